@@ -10,11 +10,10 @@ judged it: commit 23a757e has the code, the plans of the sources and the predict
 written down before the run. G is no longer computed.
 
 Below are the models that were trained on each data set, of the narrower of two widths (12 and 24).
-They train on any text; of a sampled one, write it first:
+They train on any text; of a sampled one, write it first, in experiments/lab:
 
     from pathlib import Path
-    from jaxtie.text.data.synthetic import Plan, make_source
-    from jaxtie.text.data.synthetic import write_sampled_text
+    from synthetic import Plan, make_source, write_sampled_text
 
     plan = Plan(pairs=(0, 0, 0, 64), plain=95, homograph=False, aligned=True, seed=4)  # 64 antonyms
     write_sampled_text(Path("known"), make_source(plan), sentences=24_000, length=64)

@@ -719,7 +719,6 @@ REPORTS = {
     "plots": "results -> figures, by file name",
     "frames": "results -> tidy tables for `--csv`, by file name",
     "animate": "results, folder -> file of an animation",
-    "commit": "results, run folder -> results that are committed",
 }
 
 

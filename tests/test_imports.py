@@ -1,15 +1,19 @@
 """Imports between packages point down; configurations and results need no jax."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import jaxtie
 
 PACKAGE = Path(jaxtie.__file__).parent
+EXPERIMENTS = PACKAGE.parent / "experiments"
 # A package may import from the layers above its own in this list, never from its neighbours.
 LAYERS = (
     {"config", "shutdown"},
@@ -79,8 +83,8 @@ def test_no_import_cycles():
     assert set(TopologicalSorter(graph).static_order()) == MODULES.keys()  # it raises CycleError
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def run_python(code: str, **options) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -106,3 +110,35 @@ def test_configurations_and_results_need_no_jax():
     assert len(modules) > 50
     code = f"import sys, {', '.join(modules)}; print('jax' in sys.modules)"
     assert run_python(code) == "False"
+
+
+def test_nothing_outside_of_the_laboratory_imports_it():
+    laboratory = {path.stem for path in (EXPERIMENTS / "lab").glob("*.py")}
+    assert laboratory >= {"commit", "condense", "pages"}
+    for path in (*FILES.values(), *EXPERIMENTS.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in getattr(node, "names", ())]
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert not {*names} & laboratory, path
+                assert not [name for name in names if ".lab" in name], path
+
+
+def test_an_installed_package_lists_its_experiments_without_the_laboratory(tmp_path, monkeypatch):
+    """Of the files that setuptools would put into a wheel."""
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.chdir(PACKAGE.parent)
+    distribution = setuptools.Distribution()
+    distribution.parse_config_files()
+    built = distribution.get_command_obj("build_py")
+    built.ensure_finalized()
+    for package, module, path in built.find_all_modules():
+        target = tmp_path.joinpath(*package.split("."), f"{module}.py")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    installed = tmp_path / "jaxtie" / "experiments"
+    stems = {path.stem for path in EXPERIMENTS.glob("*.py")}
+    assert {path.stem for path in installed.rglob("*.py")} == stems
+    code = "from jaxtie.run.command import main; main(['--list'])"
+    lines = run_python(code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}).splitlines()
+    assert [line.split("  ")[0] for line in lines] == sorted(stems)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
+from commit import read_data, rewritten, tables_by_name
 from matplotlib.figure import Figure
+from models import Runs, final_loss
+from never_targets import share_interval, stuck_share
 
 from jaxtie.exor import analysis
-from jaxtie.exor.tables import final_loss
 from jaxtie.results.plots import COLOURS, draw_for_document, finish_axes, subplots
-from jaxtie.results.statistics import share_interval
 from jaxtie.results.tables import Table, interval, last_step
-from jaxtie.run.report import read_data, rewritten, tables_by_name
 
 EXPERIMENTS = Path(__file__).parents[1]
 PAGE = EXPERIMENTS / "why_seeds_get_stuck.md"
@@ -32,7 +32,6 @@ WHERE = {
 }
 COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
 LIGHT = "#4cc9f0"  # of untied input rows
-Runs = dict[str, xr.Dataset]
 
 
 def summary_table(runs: Runs) -> Table:
@@ -83,7 +82,7 @@ def long_row_table(runs: Runs) -> Table:
         if not arm:
             return ""
         results = runs[HALF if arm in runs[HALF]["arm"].values else CONTROLS]
-        return f"{analysis.stuck_share(results, arm)[1][1]:.3f}"
+        return f"{stuck_share(results, arm)[1][1]:.3f}"
 
     rows = [(label, *map(share, both)) for label, both in arms.items()]
     header = ("arm", "stuck", "with the mask's input row held at length 3")
@@ -116,7 +115,7 @@ def interventions_table(runs: Runs) -> Table:
         results, reference = runs[name], runs[HALF if name == CONTROLS else name]
         step = f"{last_step(results):,}"
         for arm in map(str, results["arm"].values):
-            seeds, (low, share, high) = analysis.stuck_share(results, arm)
+            seeds, (low, share, high) = stuck_share(results, arm)
             untied = "untied" + arm.removeprefix("tied") * ("targets-only" in arm)
             cells = ("–", "–")
             if untied in reference["arm"].values and not arm.startswith("untied+targets-only"):
@@ -213,7 +212,7 @@ def draw_shares(runs: Runs) -> Figure:
             (name, str(arm)) for name in names if name in runs for arm in runs[name]["arm"].values
         ]
         for y, (name, arm) in enumerate(places):
-            seeds, (low, share, high) = analysis.stuck_share(runs[name], arm)
+            seeds, (low, share, high) = stuck_share(runs[name], arm)
             colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
             axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
             axes.text(high + 0.01, y, f"{share:.3f}, {seeds:,} seeds", va="center", size=8)

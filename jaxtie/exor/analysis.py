@@ -1,4 +1,4 @@
-"""Variables of EXor results, quantities computed from them, and their committed form.
+"""Variables of EXor results, and quantities computed from them.
 
 Imports jax only to compute constants and exact divergences.
 """
@@ -6,36 +6,24 @@ Imports jax only to compute constants and exact divergences.
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
 from jaxtie.exor.config import Experiment, Process
-from jaxtie.results.committed import DECIMALS
 from jaxtie.results.gradient_by_role import (
     PUSH_VARIABLES,
     ROLE_VARIABLES,
-    between_steps,
-    has_roles,
-    tied_arms,
 )
 from jaxtie.results.netcdf import Schema, Variable, steps_of
-from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.statistics import Times, share_interval, times_to_level
+from jaxtie.results.statistics import Times, times_to_level
 from jaxtie.results.tables import (
     arms_of,
-    course_steps,
     last_step,
-    plain_arm,
-    swept,
 )
-
-Runs = Mapping[str, xr.Dataset]  # committed results by the name of their experiment
-NO_DATA: Final = "no data yet"
 
 EVAL = ("eval_step",)
 PAIRED = ("eval_step", "pair")
@@ -227,18 +215,6 @@ def _of_both_tables(results: xr.Dataset, quantity: str) -> xr.DataArray:
     return xr.concat(both, tables).astype(np.float64)
 
 
-def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
-    """Return distance and cosine of the rows of the labels E and D: (table, arm, seed, eval_step).
-
-    An arm that is tied throughout has them at "input" only.
-    """
-    rows = _rows(results, steps)
-    even, odd = (rows.sel(symbol=label, drop=True) for label in ("E", "D"))
-    own = ~(results["arm"].isin(tied_arms(results)) & (rows["table"] == "output"))
-    found = {"label_distance": _norm(even - odd), "label_cosine": _cosine(even, odd)}
-    return xr.Dataset(found).where(own)
-
-
 def mask_rows(results: xr.Dataset) -> xr.Dataset:
     """Return norm and turn of the mask's rows at all evaluations: (table, arm, seed, eval_step).
 
@@ -246,10 +222,10 @@ def mask_rows(results: xr.Dataset) -> xr.Dataset:
     row is one factor of the mask's logit; the other, `mask_projection`, is the expected projection
     of the hidden state on the row's direction (with it, if there is one, the bias).
     """
-    rows = _rows(results, results["table_step"].values.tolist()).sel(symbol="mask", drop=True)
-    norm = _norm(rows)
+    rows = rows_at(results, results["table_step"].values.tolist()).sel(symbol="mask", drop=True)
+    norm = norm_of(rows)
     unit = rows / norm
-    chord = _norm(unit - unit.shift(eval_step=1))
+    chord = norm_of(unit - unit.shift(eval_step=1))
     turn = np.degrees(2 * np.arcsin(np.minimum(chord / 2, 1)))
     projection = results["mask_logit"] / norm.sel(table="output", drop=True)
     return xr.Dataset({"mask_norm": norm, "mask_turn": turn, "mask_projection": projection})
@@ -257,26 +233,28 @@ def mask_rows(results: xr.Dataset) -> xr.Dataset:
 
 def pair_cosines(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
     """Return the cosine of the rows of each pair: (pair, table, arm, seed, eval_step)."""
-    rows, pairs = _rows(results, steps), live_pairs(results)
+    rows, pairs = rows_at(results, steps), live_pairs(results)
     cosines = [
-        _cosine(*(rows.sel(symbol=symbol, drop=True) for symbol in pair.split("-")))
+        cosine_of(*(rows.sel(symbol=symbol, drop=True) for symbol in pair.split("-")))
         for pair in pairs
     ]
     return xr.concat(cosines, xr.DataArray(pairs, dims="pair", name="pair"))
 
 
-def _rows(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
+def rows_at(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
     """Return both embeddings at those of the steps at which they were recorded."""
     known = np.intersect1d(steps, results["table_step"])
     return _of_both_tables(results.sel(table_step=known), "table").rename(table_step="eval_step")
 
 
-def _norm(rows: xr.DataArray) -> xr.DataArray:
+def norm_of(rows: xr.DataArray) -> xr.DataArray:
+    """Return the Euclidean norms of rows."""
     return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
 
 
-def _cosine(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
-    return (first * second).sum("dim", skipna=False) / (_norm(first) * _norm(second))
+def cosine_of(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
+    """Return the cosines of rows, pair by pair."""
+    return (first * second).sum("dim", skipna=False) / (norm_of(first) * norm_of(second))
 
 
 def fluctuations(results: xr.Dataset) -> xr.DataArray:
@@ -343,7 +321,7 @@ def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
 # H(target) is 0.185 nat higher, and all published seeds have left it by step 20,000.
 
 SOLVED = 0.05  # nat: largest distance from the best loss that counts as reaching it
-LOSS_DECIMALS = DECIMALS["train_loss"]  # levels are rounded like committed losses
+LOSS_DECIMALS = 3  # of committed losses; levels are rounded alike
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 
@@ -374,19 +352,6 @@ def is_stuck(results: xr.Dataset) -> xr.DataArray:
     return stuck_over_steps(results).isel(eval_step=-1, drop=True)
 
 
-def stuck_share(results: xr.Dataset, arm: str) -> tuple[int, tuple[float, float, float]]:
-    """Return the number of finite seeds of an arm and the share of them that are stuck.
-
-    The share is given between the ends of its exact 95 % interval; NaN if no seed is finite.
-    """
-    stuck_S = is_stuck(results).sel(arm=arm).values
-    stuck_S = stuck_S[np.isfinite(stuck_S)] == 1
-    if not len(stuck_S):
-        return 0, (math.nan, math.nan, math.nan)
-    low, high = share_interval(stuck_S)
-    return len(stuck_S), (low, float(stuck_S.mean()), high)
-
-
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:
     """Return whether a seed is within `SOLVED` of the best loss at the last step, (arm, seed)."""
     end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
@@ -405,106 +370,3 @@ def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> di
         arm: times_to_level(steps, curves.sel(arm=arm).values, level, for_good=for_good)
         for arm in names_of(arms_of(results))
     }
-
-
-# ----- Committed results.
-
-KEPT_SYMBOLS = ["X", "Y", "A", "B"]
-DISTANCES = ("input_distance", "output_distance")
-RECORDED = ("loss", "accuracy", *DISTANCES)
-EVALUATED = (
-    "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds"
-).split()
-# Of more seeds, only the first and the last step are committed, to keep files below a few MB.
-COURSE_OF_SEEDS = 128
-
-
-def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
-    """Return the committed form of a run.
-
-    It has the training loss of every seed at all evaluations, with `mask_logit` also the norm of
-    the mask's rows and its probability; everything else at a few steps and for four symbols.
-    Fluctuations, which need all records, are added. The dimensions stay the same, so every function
-    of results accepts it. Evaluations that are left out are NaN, and so is the second copy of each
-    distance.
-    """
-    last, steps = last_step(results), course_steps(results)
-    if results.sizes["seed"] > COURSE_OF_SEEDS:
-        steps = [steps[0], last]
-    upper = np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1)
-    once = xr.DataArray(upper, dims=("symbol", "symbol2"))
-    constant = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
-    kept = results[[*constant, "diverged_at", *RECORDED]].sel(
-        step=steps, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS
-    )
-    kept = kept.assign(
-        {name: kept[name].where(once).transpose(*kept[name].dims) for name in DISTANCES}
-    )
-    evaluated = results[EVALUATED].where(results["eval_step"].isin(steps))
-    parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
-    if not swept(results):
-        parts.append(fluctuations(results).to_dataset())
-        if {"E", "D"} <= {*results["symbol"].values}:
-            parts.append(label_geometry(results, steps))
-        parts.append(pair_cosines(results, steps).to_dataset(name="pair_cosine"))
-    if "mask_logit" in results:
-        of_mask = results[[*MASK_VARIABLES]].merge(mask_rows(results)).sel(eval_step=slice(0, last))
-        few = ["mask_logit", "mask_turn", "mask_projection"]
-        if results.sizes["seed"] > COURSE_OF_SEEDS:
-            of_mask = of_mask.assign(of_mask[few].where(of_mask["eval_step"].isin(steps)))
-        parts.append(of_mask)
-    if has_roles(results):
-        parts += [between_steps(results, steps), *_similarities(results, steps)]
-    return xr.merge([kept, *parts], join="outer").assign_attrs(
-        results.attrs, width=results.sizes["dim"]
-    )
-
-
-def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
-    """Compare tied embeddings with those of the plain untied arm, if there is one."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
-    if untied is None or not tied:
-        return []
-    renamed = results[["input_table", "output_table"]].rename(
-        symbol="row", input_table="input", output_table="output"
-    )
-    measures = [name for name in SIMILARITIES if name != "neighbours"]  # there are only seven rows
-    found = []
-    for step in np.intersect1d(steps, results["table_step"]):
-        here = renamed.sel(table_step=step, drop=True)
-        compared = compare_with_untied(
-            here["input"].sel(arm=tied), here.sel(arm=untied.name), measures
-        )
-        found.append(compared.expand_dims(eval_step=[step]))
-    return [xr.concat(found, "eval_step")]
-
-
-# ----- Experiments with softmax over targets only.
-
-# These seeds suggested the claims of the experiments, so their tables and figures omit them.
-EXPLORATORY_SEEDS = range(64, 128)
-FORMS = {"published": "", "targets only": "+targets-only"}  # suffix of the arms
-
-
-class ProcessRuns(NamedTuple):
-    """Names of the experiments that hold the arms of a process."""
-
-    published: str
-    targets_only: str
-    rows: str = ""
-
-
-PROCESS_RUNS = {
-    "main": ProcessRuns("output-bias", "never-targets", "never-targets-rows"),
-    "main with p(X) = 0.5": ProcessRuns(
-        "never-targets-half", "never-targets-half", "never-targets-half-rows"
-    ),
-    "ndh": ProcessRuns("output-bias-ndh", "never-targets-ndh"),
-    "ydh": ProcessRuns("output-bias-ydh", "never-targets-ydh"),
-    "control": ProcessRuns("output-bias-control", "never-targets-control"),
-}
-
-
-def unseen(results: xr.Dataset) -> xr.Dataset:
-    """Drop the exploratory seeds."""
-    return results.sel(seed=~results["seed"].isin([*EXPLORATORY_SEEDS]))

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.analysis import LEFT, distance, exit_times, is_stuck, mask_rows
+from jaxtie.exor.analysis import LEFT, distance, exit_times, fluctuations, is_stuck, mask_rows
 from jaxtie.results import claims
 from jaxtie.results.claims import PAPER, Quantity
 from jaxtie.results.statistics import exit_concordance
@@ -34,7 +34,9 @@ def _reference_ratio(results: xr.Dataset, pair: str, table: str) -> xr.DataArray
 
 
 def _fluctuation(results: xr.Dataset, pair: str, table: str) -> xr.DataArray:
-    return xr.apply_ufunc(np.log, results["fluctuation"].sel(pair=pair, table=table, drop=True))
+    # committed results have it, since it needs all records
+    known = results["fluctuation"] if "fluctuation" in results else fluctuations(results)
+    return xr.apply_ufunc(np.log, known.sel(pair=pair, table=table, drop=True))
 
 
 def _swap_divergence(results: xr.Dataset, pair: str, _: str) -> xr.DataArray:

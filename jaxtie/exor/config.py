@@ -133,7 +133,6 @@ class Experiment(TaskConfig):
         "plots": "jaxtie.exor.plots:exor_pictures",
         "frames": "jaxtie.exor.plots:exor_frames",
         "animate": "jaxtie.exor.plots:animate_portrait",
-        "commit": "jaxtie.exor.analysis:condense",
     }
     name: str = "transformer-small"
     claim: str = (

@@ -16,11 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import EngFormatter
 
 from jaxtie.config import UserError, check, names_of, number_label
 from jaxtie.exor import analysis
-from jaxtie.exor.analysis import EXCESS, NO_DATA, Runs, distance, live_pairs
+from jaxtie.exor.analysis import EXCESS, distance, live_pairs
 from jaxtie.results.gradient_by_role import role_pictures
 from jaxtie.results.plots import (
     COLOURS,
@@ -30,7 +29,6 @@ from jaxtie.results.plots import (
     Panel,
     Picture,
     coloured,
-    draw_for_document,
     draw_mean,
     draw_median,
     finish_axes,
@@ -433,88 +431,6 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
         path, save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
     )
     return path
-
-
-# ----- Experiments with softmax over targets only.
-
-ROW_ARMS = [
-    f"{start}={rows}"
-    for start in ("tied+untie-rows", "untied+tie-rows")
-    for rows in ("mask", "labels", "never-targets")
-]
-LINES = dict(zip(analysis.FORMS.values(), ("-", "--"), strict=True))
-COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
-
-
-def draw_stuck_over_steps(runs: Runs) -> Figure:
-    """Draw the share of stuck seeds over steps with either softmax, a panel per process."""
-    figure, grid = subplots(2, 3, (12.6, 6.8), sharey=True)
-    *panels, legend = grid.flat
-    legend.set_axis_off()
-    for axes, (process, place) in zip(panels, analysis.PROCESS_RUNS.items(), strict=True):
-        for i, (form, head) in enumerate(analysis.FORMS.items()):
-            name = place.targets_only if head else place.published
-            if name not in runs:
-                axes.text(3_000, 0.1 * i, f"{form}: {NO_DATA}", color="grey", size=8)
-                continue
-            for start, colour in COLOUR.items():
-                own = analysis.unseen(runs[name]).sel(arm=[f"{start}{head}"])
-                shares = analysis.stuck_over_steps(own).mean("seed").isel(arm=0)
-                axes.plot(shares["eval_step"], shares, color=colour, linestyle=LINES[head])
-        axes.set(title=process, xlabel="step", ylabel="share of seeds stuck", ylim=(-0.02, 1.02))
-        axes.set_xlim(0, 150_000)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for form, head in analysis.FORMS.items():
-        for start, colour in COLOUR.items():
-            legend.plot([], [], color=colour, linestyle=LINES[head], label=f"{start}, {form}")
-    legend.legend(loc="center")
-    title = "Seeds that know nothing of the parity, without seeds 64 to 127"
-    figure.suptitle(title, parse_math=False)
-    return figure
-
-
-def draw_final_shares(runs: Runs) -> Figure:
-    """Draw the final share of stuck seeds of all arms, for processes with partly tied rows."""
-    wanted = {process: place for process, place in analysis.PROCESS_RUNS.items() if place.rows}
-    figure, (row,) = subplots(1, len(wanted), (11.0, 4.4), sharey=True)
-    for axes, (process, place) in zip(row, wanted.items(), strict=True):
-        places = {
-            **dict.fromkeys(COLOUR, place.published),
-            **dict.fromkeys((f"{start}+targets-only" for start in COLOUR), place.targets_only),
-            **dict.fromkeys(ROW_ARMS, place.rows),
-        }
-        order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
-        for y, arm in enumerate(order):
-            if places[arm] not in runs:
-                axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
-                continue
-            results = analysis.unseen(runs[places[arm]])
-            count, (low, share, high) = analysis.stuck_share(results, arm)
-            colour = COLOUR[arm.partition("+")[0]]
-            ends = [[share - low], [high - share]]
-            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-            axes.text(
-                np.nan_to_num(high) + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8
-            )
-        axes.set(
-            title=f"{process}, at the end",
-            xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, 1.02),
-            yticks=range(len(order)),
-            yticklabels=order,
-            ylim=(len(order) - 0.5, -0.5),
-        )
-    return figure
-
-
-FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}
-
-
-def draw_targets_only(runs: Runs, folder: Path) -> list[Path]:
-    """Draw both figures, if there are data of a run with softmax over targets only."""
-    if not any(place.targets_only in runs for place in analysis.PROCESS_RUNS.values()):
-        return []
-    return [draw_for_document(partial(draw, runs), folder / name) for name, draw in FIGURES.items()]
 
 
 # ----- Frames.

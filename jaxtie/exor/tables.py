@@ -1,27 +1,22 @@
-"""Tables of EXor results: of one run, of a sweep, and across experiments. Imports no jax."""
+"""Tables of EXor results: of one run, and of a sweep. Imports no jax."""
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from jaxtie.config import Arm, names_of, number_label
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import (
     EXCESS,
-    NO_DATA,
-    Runs,
     distance,
     distance_rows,
     live_pairs,
 )
 from jaxtie.exor.claims import measured
 from jaxtie.results import statistics
-from jaxtie.results.conclusion import model_in_words
 from jaxtie.results.tables import (
     COURSE,
     Table,
@@ -39,31 +34,16 @@ from jaxtie.results.tables import (
     reference_arm,
     sweep_points,
     swept,
-    tables_of,
     with_interval,
 )
 
-Weights = dict[str, float]  # arm -> weight in a sum of final losses
-
-BODIES_PAIRS = ("X-Y", "A-B")
-TABLE_OF_ROLE = ("output", "input")  # in the order of the columns
 ADJUSTED = "decay-adjusted distance"
 ADJUSTED_NOTE = (
     "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
     " decay changed it."
 )
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
-MASK_ARMS = ("tied+untie-rows=mask", "untied+tie-rows=mask")
-FREED = "freed: (tied − tied+untie-rows=mask) ÷ (tied − tied+targets-only)"
-ADDED = "added: (untied+tie-rows=mask − untied) ÷ (tied − untied)"
 MASK_STEPS = (0, 100, 500, 1_000, 2_000, 10_000)
-GAP: Weights = {"tied": 1.0, "untied": -1.0}
-GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
-GAPS: dict[str, Weights] = {
-    "tying gap": GAP,
-    "tying gap with a bias": GAP_WITH_BIAS,
-    "reduction by the bias": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
-}
 
 
 def exor_tables(results: xr.Dataset) -> list[Table]:
@@ -358,12 +338,12 @@ def correlation_table(results: xr.Dataset) -> Table:
 # ----- Distances and weight decay.
 
 
-def _ratios(results: xr.Dataset, quantity: str, arm: str, pair: str, table: str) -> np.ndarray:
+def log_ratios(results: xr.Dataset, quantity: str, arm: str, pair: str, table: str) -> np.ndarray:
     """Return the logarithms of a ratio that claims are about, (seeds,)."""
     return measured(results, quantity, pair, table).sel(arm=arm).values
 
 
-def _factor(logarithms: np.ndarray) -> str:
+def factor_text(logarithms: np.ndarray) -> str:
     """Format the median of ratios and its rank interval, from their logarithms."""
     return with_interval(*np.exp(statistics.median_interval(logarithms)))
 
@@ -382,8 +362,8 @@ def decay_table(results: xr.Dataset) -> Table:
             largest = np.nanquantile(swap_S, 0.95) if np.isfinite(swap_S).any() else np.nan
             cells = [
                 median(at_end(distance(here, table, pair), here).sel(arm=arm).values),
-                _factor(_ratios(here, "decay ratio", arm, pair, table)),
-                _factor(_ratios(here, "reference ratio", arm, pair, table)),
+                factor_text(log_ratios(here, "decay ratio", arm, pair, table)),
+                factor_text(log_ratios(here, "reference ratio", arm, pair, table)),
                 with_interval(*statistics.median_interval(swap_S), shown="{:.1e}".format),
                 f"{largest:.1e}",
             ]
@@ -411,269 +391,3 @@ def _final_cosines(results: xr.Dataset) -> xr.DataArray | None:
     if last not in results["table_step"]:
         return None
     return analysis.pair_cosines(results, [last]).isel(eval_step=0, drop=True)
-
-
-def contribution_table(results: xr.Dataset) -> Table:
-    """Show the contribution of each role of an embedding to the log-distance of the pairs.
-
-    An untied table has one role, so all that changes its distances beyond decay is that role's.
-    """
-    rows = []
-    for arm, pair in itertools.product(arms_of(results), live_pairs(results)):
-        of_tables = [
-            _ratios(results, "decay ratio", arm.name, pair, each) for each in TABLE_OF_ROLE
-        ]
-        if arm.untied_from == 0:
-            rows.append((f"{arm.name}, one table a role", pair, *map(median, of_tables), "–", "–"))
-        elif arm.untied_from is None:
-            output, input_ = (
-                _ratios(results, f"{role} push", arm.name, pair, "input")
-                for role in ("output", "input")
-            )
-            parts = (output, input_, output + input_, of_tables[-1])
-            rows.append((arm.name, pair, *map(median, parts)))
-    header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
-    title = (
-        f"{results.attrs['experiment']}: contribution of each role to ln of a pair's distance over"
-        f" {last_step(results):,} steps"
-    )
-    note = (
-        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. The sum equals the last"
-        " column up to terms of second order, which noise adds whatever its direction. Untied: the"
-        " last column of the output and of the input table, which their one role writes."
-    )
-    return Table(title, header, rows, note)
-
-
-def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show losses and decay-adjusted distances of other models."""
-    rows = []
-    chosen = [(name, arm) for name in names for arm in arms_of(runs[name])]
-    for experiment, arm in chosen:
-        results = runs[experiment]
-        loss_S = final_loss(results).sel(arm=arm.name).values
-        count = int(analysis.has_reached_best(results).sel(arm=arm.name).sum())
-        left = f"{float(at_end(results['decay_factor'], results)):.3g}"
-        reached = f"{count} of {len(loss_S)}"
-        cells = (f"{last_step(results):,}", interval(loss_S), reached, left)
-        for label, table in tables_of(arm).items():
-            ratios = [
-                _ratios(results, "decay ratio", arm.name, pair, table) for pair in BODIES_PAIRS
-            ]
-            rows.append(
-                (experiment, label, *cells, *map(_factor, (*ratios, ratios[0] - ratios[1])))
-            )
-            cells = ("",) * 4
-    reached = f"seeds within {analysis.SOLVED} nat of the best"
-    columns = [f"{pair}, {ADJUSTED}" for pair in BODIES_PAIRS]
-    columns = ["decay factor", *columns, " : ".join(BODIES_PAIRS)]
-    header = ("experiment", "embedding", "step", "loss, nat", reached, *columns)
-    note = (
-        f"Losses: exact, of the training split, mean ± 95 % (Student's t). {ADJUSTED_NOTE} Median"
-        " [95 %, by ranks]. Last column: ratio of the two."
-    )
-    return Table("Other models", header, rows, note)
-
-
-# ----- Tying gaps.
-
-
-def final_loss(results: xr.Dataset) -> xr.DataArray:
-    """Return the exact final training loss, nat, (arm, seed)."""
-    return at_end(results["train_loss"], results)
-
-
-def _gap_cells(losses: xr.DataArray, columns: Mapping[str, Weights]) -> list[str]:
-    """Format weighted sums of losses over arms, each seed compared with itself."""
-    sums: Any = (
-        sum(weight * losses.sel(arm=arm).values for arm, weight in weights.items())
-        for weights in columns.values()
-    )
-    return [f"{losses.sizes['seed']:,}", *map(interval, sums)]
-
-
-def gap_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show the tying gap without and with an output bias, and by how much the bias reduces it."""
-    columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | GAPS
-    rows = []
-    for name in names:
-        best = number(float(runs[name]["best_loss"].sel(split="train")))
-        seeds, *cells = _gap_cells(final_loss(runs[name]), columns)
-        rows.append((name, seeds, best, *cells))
-    title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
-    return Table(title, ("experiment", "seeds", "best", *columns), rows)
-
-
-def models_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show the tying gap of every model, and how many of its seeds are stuck."""
-    rows = []
-    for name in names:
-        model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
-        cells = _process_cells(runs[name], ("tied", "untied"), lambda S: f"{np.nansum(S):,.0f}")
-        rows.append((name, model, width, *cells))
-    header = ("experiment", "model", "width", "step", "seeds", "stuck, tied", "stuck, untied")
-    gaps = ("gap, nat", "gap where neither is stuck, nat")
-    note = (
-        "Exact training loss, tied − untied at equal width, each seed compared with itself, mean"
-        " ± 95 % (Student's t), not corrected for multiple comparisons. The last column has the"
-        " seeds that are stuck in neither arm: they are selected by their outcome. output-bias has"
-        " the model and the seeds of transformer-small, and more seeds."
-    )
-    return Table("Tying gap by model, main process", (*header, *gaps), rows, note)
-
-
-def targets_only_gap_table(runs: Runs) -> Table:
-    """Show the tying gap of every process, with the softmax over all symbols and over targets."""
-    rows = []
-    processes, forms = analysis.PROCESS_RUNS.items(), analysis.FORMS.items()
-    for (process, place), (form, head) in itertools.product(processes, forms):
-        name = place.targets_only if head else place.published
-        for own in (head, f"{head}+bias"):
-            arms = [f"{start}{own}" for start in ("tied", "untied")]
-            label = f"{form}{', bias' * (own != head)}"
-            if name in runs and {*arms} <= {*runs[name]["arm"].values}:
-                rows.append((process, label, *_process_cells(analysis.unseen(runs[name]), arms)))
-            elif own == head:
-                rows.append((process, label, NO_DATA, *[""] * 5))
-    header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
-    note = (
-        "Gap: tied − untied, each seed compared with itself, mean ± 95 % (Student's t), without"
-        " seeds 64 to 127. The intervals are not corrected for multiple comparisons. The last"
-        " column has the seeds that are stuck in neither arm at that step: they are selected by"
-        " their outcome and differ between rows."
-    )
-    return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
-
-
-def _process_cells(
-    results: xr.Dataset,
-    arms: Sequence[str],
-    shown: Callable[[np.ndarray], str] = lambda stuck_S: f"{np.nanmean(stuck_S):.3f}",
-) -> tuple[str, ...]:
-    tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
-    stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
-    gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)
-    off = f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
-    counts = f"{last_step(results):,}", f"{len(gap_S):,}"
-    return *counts, *map(shown, stuck_AxS), interval(gap_S), off
-
-
-def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show for each arm the share of stuck seeds, the final loss, and the angle of E and D."""
-    rows = []
-    for name in names:
-        if name not in runs:
-            rows.append((name, NO_DATA, *[""] * 6))
-            continue
-        results = analysis.unseen(runs[name])
-        for arm in arms_of(results):
-            count, share = analysis.stuck_share(results, arm.name)
-            loss = interval(final_loss(results).sel(arm=arm.name).values)
-            cosines = ["–", "–"]
-            if "label_cosine" in results:
-                cosine = at_end(results["label_cosine"], results).sel(arm=arm.name)
-                for i, table in enumerate(tables_of(arm).values()):
-                    cosines[i] = median(cosine.sel(table=table).values)
-            cells = (f"{last_step(results):,}", f"{count:,}", with_interval(*share), loss)
-            rows.append((name, arm.name, *cells, *cosines))
-    cosines = ["cosine of E and D, input", "cosine of E and D, output"]
-    header = ("experiment", "arm", "step", "seeds", "stuck", "loss, nat", *cosines)
-    note = (
-        "Without seeds 64 to 127. Stuck: exact training loss above best + ln 2 − 0.05, share with "
-        "its exact 95 % interval. Loss: exact, of the training split, mean ± 95 % (Student's t). "
-        "Cosine of the rows of E and D: median [95 %, by ranks]."
-    )
-    return Table("Seeds stuck on the first plateau", header, rows, note)
-
-
-def same_seeds_table(runs: Runs) -> Table:
-    """Show stuck shares on the seeds that all arms have, and which part of them the mask makes."""
-    columns: dict[str, dict[str, str]] = {}
-    for process, place in analysis.PROCESS_RUNS.items():
-        if not place.rows or not {*place} <= runs.keys():
-            continue
-        all_arms = [analysis.is_stuck(runs[name]) for name in dict.fromkeys(place)]
-        stuck = xr.concat(all_arms, "arm", join="inner")  # of the seeds that all have
-        tied, untied, without, own_mask, shared_mask = (
-            stuck.sel(arm=arm).values for arm in ("tied", "untied", "tied+targets-only", *MASK_ARMS)
-        )
-        arms = [arm.name for arm in arms_of(stuck) if not arm.head.bias]
-        columns[f"{process}, {stuck.sizes['seed']:,} seeds"] = {
-            **{arm: number(float(stuck.sel(arm=arm).mean())) for arm in arms},
-            FREED: with_interval(*statistics.ratio_of_means(tied - own_mask, tied - without)),
-            ADDED: with_interval(*statistics.ratio_of_means(shared_mask - untied, tied - untied)),
-        }
-    rows = [tuple(row) for row in pd.DataFrame(columns).itertuples(name=None)]
-    note = (
-        "Share of seeds on the first plateau. In brackets 95 %: percentiles of a bootstrap over"
-        " seeds, each with all its arms. Freed: by an output row of its own for the mask, relative"
-        " to taking all never-targets out of the softmax. Added: by tying only the mask's row,"
-        " relative to tying all rows."
-    )
-    return Table("Stuck shares on the same seeds", ("arm", *columns), rows, note)
-
-
-# ----- Other implementations.
-
-
-def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
-    """Compare distances with those of the paper's published code.
-
-    Args:
-      results: of the same experiment.
-      published: a row for every arm, seed, step, table and pair, with its distance.
-    """
-    from scipy.stats import mannwhitneyu
-
-    rows, p_values = [], []
-    groups = published.groupby(["arm", "table", "pair", "step"], sort=False)["distance"]
-    for (arm, table, pair, step), theirs_S in groups:
-        ours_S = distance(results, table, pair).sel(arm=arm, step=step).values
-        p_values.append(float(mannwhitneyu(ours_S, theirs_S, method="exact").pvalue))
-        label = arm if arm == "tied" else f"{arm} {table}"
-        theirs = ", ".join(f"{value:.3g}" for value in theirs_S)
-        rows.append((label, pair, f"{step:,}", quantiles(ours_S), theirs, number(p_values[-1])))
-    ours = f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]"
-    header = ("embedding", "pair", "step", ours, "published code", "p")
-    note = f"p: exact two-sided Mann–Whitney test. {_least(p_values)}"
-    return Table("Distances compared with those of the published code", header, rows, note)
-
-
-def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
-    """Compare losses and distances with those of a PyTorch loop.
-
-    Args:
-      results: of the same experiment.
-      theirs: of `benchmarks/pytorch_seeds.py`: a row for every arm, seed, step and quantity
-        ("loss", or a table and a pair).
-    """
-    from scipy.stats import ks_2samp
-
-    rows, p_values, decimals = [], [], analysis.LOSS_DECIMALS
-    for (arm, quantity, step), group in theirs.groupby(["arm", "quantity", "step"], sort=False):
-        theirs_S = group["value"].to_numpy()
-        if quantity == "loss":  # committed losses are rounded
-            recorded = results["train_loss"].sel(arm=arm, eval_step=step)
-            recorded_S = recorded.values.astype(np.float64)
-            ours_S, theirs_S = (np.round(each, decimals) for each in (recorded_S, theirs_S))
-        else:
-            ours_S = distance(results, *quantity.split()).sel(arm=arm, step=step).values
-        found = ks_2samp(ours_S, theirs_S)
-        p_values.append(float(found.pvalue))
-        cells = (quantiles(ours_S), quantiles(theirs_S), number(found.statistic))
-        rows.append((arm, quantity, f"{step:,}", *cells, number(found.pvalue)))
-    sides = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
-    columns = [f"{side}: median of {seeds} seeds [5 %, 95 %]" for side, seeds in sides.items()]
-    header = ("arm", "quantity", "step", *columns, "largest gap", "p")
-    note = (
-        f"Loss: exact, of the training split, nat, to {decimals} decimals. Everything else:"
-        " distances. Largest gap: between the two distributions over seeds, with p of the"
-        f" Kolmogorov–Smirnov test. {_least(p_values)}"
-    )
-    return Table("Seeds of this project compared with seeds of a PyTorch loop", header, rows, note)
-
-
-def _least(p_values: Sequence[float]) -> str:
-    """State the smallest p-value with its Bonferroni correction."""
-    corrected = number(min(1.0, min(p_values) * len(p_values)))
-    return f"Smallest of {len(p_values)} p-values, Bonferroni-corrected: {corrected}."

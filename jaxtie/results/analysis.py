@@ -1,4 +1,4 @@
-"""Tables, figures and committed form of any task's results: its own, or generic ones. No jax."""
+"""Tables and figures of any task's results: its own, or generic ones. No jax."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":
     if own := _own(results, "frames"):
         return own(results)
     along: dict[str, list[str]] = {"step": [], "eval_step": []}
-    for name, dimension in _scalars(results):
+    for name, dimension in scalars(results):
         along[dimension].append(name)
     return {
         {"step": "steps", "eval_step": "evaluations"}[dimension]: results[names].to_dataframe()
@@ -119,14 +119,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
 
-def commit(results: xr.Dataset, run: Path) -> xr.Dataset:
-    """Return the part of a run's results that is committed: all scalars, unless the task says."""
-    if own := task_class(results).report("commit"):
-        return own(results, run)
-    return results[[name for name, _ in _scalars(results)]]
-
-
-def _scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:
+def scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:
     """Yield the names of the variables of arms and seeds that are scalars, and their step axis."""
     members = {"arm", "seed", *swept(results)}
     for name, values in results.data_vars.items():
@@ -139,7 +132,7 @@ def final_table(results: xr.Dataset) -> Table:
     """Return every scalar at the last step, per arm, and the paired differences of arms."""
     step, rows = last_step(results, "loss"), []
     for values, own in sweep_points(results, swept(results)):
-        for name, dimension in _scalars(own):
+        for name, dimension in scalars(own):
             end = own[name].sel({dimension: step}, method="ffill")
             rows.append((in_words(values), name, *arm_cells(end)))
     columns = ("", *arm_header(results))
@@ -176,7 +169,7 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
             f"{name} over steps, per arm: mean over seeds with its 95 % band.",
             partial(draw, name, dimension),
         )
-        for name, dimension in _scalars(results)
+        for name, dimension in scalars(results)
     }
     return with_overview(panels, experiment, f"{experiment}: every scalar over steps, per arm.")
 

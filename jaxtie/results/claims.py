@@ -19,13 +19,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import UserError
+from jaxtie.config import UserError, check
 from jaxtie.results.gradient_by_role import early_and_later_share
-from jaxtie.results.similarity import SIMILARITIES
 from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import Table, at_end, last_step
 
 SMALL = 0.001  # smaller values would show no digit at three decimals
+# Measures of similarity that committed results may have; see `experiments/lab/similarity.py`.
+SIMILARITIES = ("CKA", "order of distances", "linear map", "neighbours")
 PAPER, AUTHOR = "the paper", "its author"  # sources; of the author: outside the paper
 Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
 
@@ -174,6 +175,10 @@ class Claim:
         "output push": Quantity(partial(_push, role="output"), of_pair=True),
     }
 
+    def __post_init__(self):
+        known = ", ".join(self.quantities)
+        check(self.quantity in self.quantities, f"{self.quantity!r}: expected one of {known}")
+
     @property
     def weights(self) -> Mapping[str, float]:
         """Weight of each term."""
@@ -237,14 +242,26 @@ def claim_values(
 
 
 def judge_claims(
-    claims: Sequence[Claim], results: xr.Dataset, others: Mapping[str, xr.Dataset]
+    claims: Sequence[Claim],
+    results: xr.Dataset,
+    others: Mapping[str, xr.Dataset],
+    *,
+    lenient: bool = False,
 ) -> list[tuple[Claim, Judgement]]:
-    """Judge all claims of an experiment together, but those that need results not in `others`."""
+    """Judge all claims of an experiment together, but those that need results not in `others`.
+
+    `lenient`: leave out claims about arms, pairs or variables that the results lack, too.
+    """
     found = []
     for claim in claims:
         if not claim.others <= others.keys():
             continue
-        values = claim_values(results, claim, others)
+        try:
+            values = claim_values(results, claim, others)
+        except (KeyError, UserError):
+            if not lenient:
+                raise
+            continue
         _, is_ratio, of_pair = claim.quantities[claim.quantity]
         compared = compare(claim.expression, values.values, len(claims), by_median=of_pair)
         compared = compared._replace(is_factor=is_ratio)
@@ -262,6 +279,8 @@ def claims_table(
     runs: Mapping[str, xr.Dataset],
     claims: Mapping[str, Sequence[Claim]],
     chosen: Mapping[str, Collection[int]] | None = None,
+    *,
+    lenient: bool = False,
 ) -> Table:
     """Make the table of the claims of some experiments, those of other people first.
 
@@ -270,6 +289,7 @@ def claims_table(
       runs: results by experiment.
       claims: all claims of each experiment, which are judged together.
       chosen: numbers of the claims to show, from 1; None: all.
+      lenient: see `judge_claims`.
 
     Raises:
       KeyError: if there are no results of an experiment, unless all its claims are about others.
@@ -278,7 +298,8 @@ def claims_table(
     for name, own in claims.items():
         needed = any(": " not in term for claim in own for term in claim.weights)
         results = runs[name] if needed else runs.get(name, xr.Dataset())
-        judged = {id(claim): found for claim, found in judge_claims(own, results, runs)}
+        judgements = judge_claims(own, results, runs, lenient=lenient)
+        judged = {id(claim): found for claim, found in judgements}
         for number, claim in enumerate(own, 1):
             if chosen is not None and number not in chosen[name]:
                 continue

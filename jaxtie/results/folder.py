@@ -159,6 +159,7 @@ class RunFolder:
         self.results = path / "results.nc"
         self.figures = path / "figures"
         self.summary = path / "summary.md"
+        self.claims = path / "claims.md"
         self.checkpoints = path / "checkpoints"
         self.points = path / "points"  # folders of a sweep's runs
         self._config = path / "config.json"
@@ -271,7 +272,7 @@ class RunFolder:
         csv, page = self.path / "csv", self.path / "report.html"
         for each in (self.checkpoints, self.points, self._records, self.figures, csv):
             shutil.rmtree(each, ignore_errors=not each.exists())
-        for each in (self.summary, page, self.vocabulary, self.results):
+        for each in (self.summary, self.claims, page, self.vocabulary, self.results):
             each.unlink(missing_ok=True)
         self.write_config(config)
 

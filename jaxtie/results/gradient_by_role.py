@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
 from jaxtie.results.plots import COLOURS, Picture, coloured, draw_mean, finish_axes, subplots
-from jaxtie.results.tables import COURSE, Table, arms_of, interval, last_step, median
+from jaxtie.results.tables import COURSE, arms_of, last_step
 
 GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
@@ -33,7 +33,6 @@ PUSH_VARIABLES = {
     for role in ("input", "output")
 }
 EARLY_PART = COURSE[1]  # of the training; committed results have a record there
-FEW = 6  # seeds: fewer have no interval by ranks
 SHARES_CAPTION = (
     "The output role's share of Adam's steps on the tied table over the steps of training, of each"
     " tied arm and, of the plain one, of each group of tokens: mean over seeds with its 95 %"
@@ -86,61 +85,16 @@ def early_and_later_share(results: xr.Dataset) -> tuple[xr.DataArray, xr.DataArr
     return first, rest
 
 
-def _by_group(results: xr.Dataset, arm: str) -> dict[str, xr.Dataset]:
+def by_group(results: xr.Dataset, arm: str) -> dict[str, xr.Dataset]:
     """Return an arm's variables from its first update on: of the whole table, and of each group."""
     own = results.sel(arm=arm)[list(ROLE_VARIABLES)].isel(step=slice(1, None))
     parts = {"all": own.sum("group", skipna=False)}
     return parts | {str(group): own.sel(group=group) for group in own["group"].values}
 
 
-def _is_written(part: xr.Dataset) -> bool:
+def is_written(part: xr.Dataset) -> bool:
     """Return whether any token of a group occurs."""
     return float(part["step_square"].sum()) != 0
-
-
-def shares_table(results: xr.Dataset) -> Table:
-    """Make the table of the output role's share over the training, of each arm.
-
-    Of the arm `tied` also of each group of rows.
-    """
-    rows = []
-    for arm in tied_arms(results):
-        for label, part in _by_group(results, arm).items():
-            if not _is_written(part) or (label != "all" and arm != "tied"):
-                continue
-            ends = part.isel(step=[0, -1])
-            squares = ends["output_gradient_square"], ends["input_gradient_square"]
-            norms = xr.apply_ufunc(np.sqrt, squares[0] / squares[1])
-            cosines = ends["gradient_product"] / np.sqrt(squares[0] * squares[1])
-            cells = [
-                _typical(values.isel(step=i).values)
-                for values in (output_share(part), norms, cosines)
-                for i in range(values.sizes["step"])
-            ]
-            rows.append((arm, label, *cells))
-    steps, seeds = results["step"].values.tolist(), results.sizes["seed"]
-    spans = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(steps)]
-    of_ends = [f"{what}, {span}" for what in ("norms", "cosine") for span in (spans[0], spans[-1])]
-    title = (
-        f"{results.attrs['experiment']}: the output role's share of Adam's steps on the tied table,"
-        " by steps"
-    )
-    note = (
-        "Share: ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest. Norms: of the output role's"
-        " gradient by the input role's, root mean square. Cosine: of the two gradients. "
-    )
-    if seeds < FEW:
-        note += f"Mean over {seeds} seeds ± 95 % (Student's t)."
-    else:
-        note += f"Median over {seeds} seeds [95 %, by ranks]."
-    return Table(title, ("arm", "rows", *spans, *of_ends), rows, note)
-
-
-def _typical(values_S: np.ndarray) -> str:
-    """Format the median over seeds and its interval, of few seeds the mean."""
-    if not np.isfinite(values_S).any():
-        return "–"
-    return interval(values_S) if len(values_S) < FEW else median(values_S)
 
 
 def role_pictures(results: xr.Dataset) -> dict[str, Picture]:
@@ -154,9 +108,9 @@ def draw_shares(results: xr.Dataset) -> Figure:
     """Draw the share over steps: left of each arm, right of the groups of the first tied arm."""
     figure, ((left, right),) = subplots(1, 2, (11.5, 4.2), sharey=True)
     arms = tied_arms(results)
-    groups = _by_group(results, arms[0])
+    groups = by_group(results, arms[0])
     del groups["all"]
-    _draw(left, "whole table", {arm: _by_group(results, arm)["all"] for arm in arms})
+    _draw(left, "whole table", {arm: by_group(results, arm)["all"] for arm in arms})
     _draw(right, f"rows of {arms[0]}", groups)
     figure.suptitle(
         f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % band",
@@ -168,7 +122,7 @@ def draw_shares(results: xr.Dataset) -> Figure:
 def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
     """Draw a line for each part; where colours repeat, lines are dotted."""
     for number, ((colour, label), part) in enumerate(zip(coloured(parts), parts.values())):
-        if _is_written(part):
+        if is_written(part):
             style = "-" if number < len(COLOURS) else ":"
             share = output_share(part)
             draw_mean(axes, share, colour, label, alpha=0.2, linestyle=style, linewidth=1.2)

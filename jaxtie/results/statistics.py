@@ -58,32 +58,6 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
     return float(low), float(np.median(values)), float(high)
 
 
-def share_interval(is_S: np.ndarray) -> tuple[float, float]:
-    """Return the exact 95 % interval (Clopper and Pearson) of a share; bool (S,), S > 0."""
-    from scipy.stats import binomtest  # heavy
-
-    low, high = binomtest(int(is_S.sum()), len(is_S)).proportion_ci(CONFIDENCE, method="exact")
-    return float(low), float(high)
-
-
-def ratio_of_means(top_S: np.ndarray, bottom_S: np.ndarray) -> tuple[float, float, float]:
-    """Return the ratio of two means over the same seeds between the ends of its 95 % interval.
-
-    Percentiles of a bootstrap over seeds, each with both of its values.
-    """
-    from scipy.stats import bootstrap  # heavy
-
-    def ratio(top_S: np.ndarray, bottom_S: np.ndarray, axis: int = -1) -> np.ndarray:
-        return top_S.mean(axis) / bottom_S.mean(axis)
-
-    both = (top_S, bottom_S)
-    found = bootstrap(
-        both, ratio, paired=True, n_resamples=10 * BOOTSTRAP, method="percentile", rng=0
-    )
-    low, high = map(float, found.confidence_interval)
-    return low, float(ratio(*both)), high
-
-
 def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
     """Return Somers' D of distances given divergences, in [-1, 1], for each seed: (S,).
 

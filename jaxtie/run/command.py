@@ -1,16 +1,19 @@
 """The command line of `jaxtie run`. Imports no jax."""
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+import xarray as xr
 
 import jaxtie
 from jaxtie.config import Arm, TaskConfig, UserError, check, names_of, real
@@ -30,7 +33,8 @@ from jaxtie.options import (
     run_command,
 )
 from jaxtie.results import analysis
-from jaxtie.results.folder import RunFolder
+from jaxtie.results.claims import Claim, claims_table
+from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
@@ -39,14 +43,17 @@ from jaxtie.run.experiment_files import (
     find_experiment,
     list_experiments,
     load_experiment,
+    load_experiment_and_claims,
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.config import DOCUMENTS, Corpus
 
 RUNS = Path("runs")
-ROWS = 8  # most rows of the table at the end of a run
+ROWS, CLAIMS = 8, 6  # most rows of the table, and verdicts, at the end of a run
 MAIN = Experiment()
+# Fields that the command line may change in a run of an experiment.
+MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 
 
 def _in_main(value: object) -> str:
@@ -345,12 +352,13 @@ def _run(options: argparse.Namespace, command: str) -> int:
     if options.all:
         return _run_every_one(options, session)
     named = options.experiment
-    experiment = changed(load_experiment(find_experiment(named)) if named else MAIN, options)
+    declared = load_experiment_and_claims(find_experiment(named)) if named else (MAIN, ())
+    experiment = changed(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
     _check_inputs(experiment, folder, session.overwrite)
     if options.distributed:
-        return _run_with_others(experiment, folder, options, session)
-    return _show(folder, _run_one(experiment, folder, options, session))
+        return _run_with_others(experiment, folder, options, session, declared)
+    return _show(folder, _run_one(experiment, folder, options, session), *declared)
 
 
 def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) -> None:
@@ -376,18 +384,53 @@ def _run_one(
     return Outcome.PLANNED
 
 
-def _show(folder: RunFolder, outcome: Outcome) -> int:
-    """Print the conclusion of a finished run; return the exit status."""
+def _show(
+    folder: RunFolder, outcome: Outcome, declared: TaskConfig, claims: Sequence[Claim]
+) -> int:
+    """Print the conclusion of a finished run, and verdicts; return the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
-        conclusion = analysis.conclude(lifecycle.load(folder.path))
+        results = lifecycle.load(folder.path)
+        conclusion = analysis.conclude(results)
         print_tables(conclusion.table.shortened(ROWS))
-        print(*conclusion.lines(), sep="\n")
+        print(*conclusion.lines(), *_judge(folder, results, declared, claims), sep="\n")
         print(f"Report: {folder.path / 'report.html'}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
+def _judge(
+    folder: RunFolder, results: xr.Dataset, declared: TaskConfig, claims: Sequence[Claim]
+) -> list[str]:
+    """Judge claims by a run and finished ones next to it; write all, return the first lines."""
+    if not claims:
+        return []
+    runs = {declared.name: results}
+    for other in set().union(*(claim.others for claim in claims)) - {declared.name}:
+        beside = RunFolder(folder.path.parent / other)
+        with contextlib.suppress(UserError):
+            if (beside.config() or {}).get("finished"):
+                runs[other] = beside.load()
+    title = f"Claims of {declared.name}, with verdicts"
+    if different := {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER:
+        title += f" on a run that differs from it in {', '.join(sorted(different))}"
+    table = claims_table(title, runs, {declared.name: claims}, lenient=True)
+    with replacing(folder.claims) as path:
+        path.write_text(table.markdown(), encoding="utf-8")
+    rows = [dict(zip(table.header, row)) for row in table.rows]
+    verdicts = Counter(row["verdict"].strip("*") for row in rows)
+    counts = ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())
+    shown = [
+        f"- {row['verdict'].strip('*')}: {row['claim']} {row['found']}, holds if {row['holds if']}"
+        for row in rows[:CLAIMS]
+    ]
+    return [f"{table.title} ({counts}), all in {folder.claims}:", *shown]
+
+
 def _run_with_others(
-    experiment: TaskConfig, folder: RunFolder, options: argparse.Namespace, session: Session
+    experiment: TaskConfig,
+    folder: RunFolder,
+    options: argparse.Namespace,
+    session: Session,
+    declared: tuple[TaskConfig, Sequence[Claim]],
 ) -> int:
     """Run as one of several processes; return the exit status."""
     from jaxtie.training.devices import start_jax
@@ -398,7 +441,7 @@ def _run_with_others(
     processes = join(options.coordinator, options.process_count, options.process_index)
     session = dataclasses.replace(session, processes=processes)
     if processes.leads:
-        status = _show(folder, _run_one(experiment, folder, options, session))
+        status = _show(folder, _run_one(experiment, folder, options, session), *declared)
     else:
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()

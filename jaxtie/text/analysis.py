@@ -5,21 +5,17 @@ V vocabulary, K words or pairs of a kind, S seeds.
 """
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm, Variant
-from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import ROLE_VARIABLES, between_steps, has_roles, tied_arms
+from jaxtie.config import Variant
+from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
-from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
+from jaxtie.results.tables import last_step
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
-from jaxtie.text.pairs import PREDICTED
 
 EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
 OF_BOTH_TABLES = {  # dimensions and meaning
@@ -61,7 +57,6 @@ BASELINES = {
     "bigram_loss": "the token on the left alone (bigram)",
     "kneser_ney_loss": "counts of 4 tokens (Kneser-Ney)",
 }
-MOST_ROWS_COMPARED = 4_096  # embedding rows whose distances are compared; larger tables are sampled
 
 
 def text_schema(experiment: TextExperiment) -> Schema:
@@ -235,79 +230,3 @@ def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataAr
 
 
 # ----- Committed results.
-
-
-def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
-    """Return the committed form of a run.
-
-    It has losses and gradients by role at a few steps, evaluations, pairs at the start and the end,
-    and similarities of the tables at the end.
-    """
-    here, last = course_steps(results), last_step(results)
-    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte", *MASK_VARIABLES)
-    evaluated = results[[name for name in measured if name in results]]
-    parts = [
-        results[["loss", "accuracy"]].sel(step=here),
-        evaluated.sel(eval_step=slice(0, last)),
-        results[["diverged_at", "parameters", *(name for name in BASELINES if name in results)]],
-    ]
-    if PREDICTED[0] in results:
-        parts.append(_pairs_at_ends(results, last))
-    if has_roles(results):
-        parts += [between_steps(results, here), *_similarities_at_end(results, run, last)]
-    return xr.merge(parts, join="outer").assign_attrs(results.attrs)
-
-
-def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
-    """Select distances at the start and the end, predictions at the end, and constants."""
-    names = ["duplicate_probability", "decay_factor", *BASELINES]
-    distances = results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last}))
-    distances = distances.copy(deep=True)
-    predicted = results[[*PREDICTED]].sel(eval_step=[last])
-    for arm in tied_arms(results):  # their output distances are their input distances
-        distances["output_distance"].loc[{"arm": arm}] = np.nan
-    known = results[names].sel(step=course_steps(results))
-    return xr.merge([known, distances, predicted], join="outer")
-
-
-def _similarities_at_end(results: xr.Dataset, run: Path, last: int) -> list[xr.Dataset]:
-    """Compare each seed's tied table with its untied ones, if a run has both."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
-    if untied is None or not tied:
-        return []
-    tables = trained_tables(results, run)
-    compared = compare_with_untied(
-        xr.concat([tables[arm][0] for arm in tied], "arm").assign_coords(arm=tied),
-        xr.Dataset(dict(zip(("input", "output"), tables[untied.name], strict=True))),
-        list(SIMILARITIES),
-    )
-    return [compared.expand_dims(eval_step=[last])]
-
-
-def trained_tables(results: xr.Dataset, run: Path) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
-    """Read input and output tables of each arm, (seed, row, dim), from the last checkpoint.
-
-    Rows of special tokens are left out, as no text has any but [SEP] and [UNK].
-    """
-    from jaxtie.training.checkpoints import opened
-
-    tokens = results["token"].values.astype(str)
-    special = [t.startswith("[") and t.endswith("]") and len(t) > 2 for t in tokens]
-    rows = np.flatnonzero(~np.array(special))
-    if len(rows) > MOST_ROWS_COMPARED:
-        rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS_COMPARED).astype(int)]
-    with opened(RunFolder(run).checkpoints, to_read=True) as checkpoints:
-        states = checkpoints.load(print)
-
-    def read(arm: Arm, table: str) -> xr.DataArray:
-        members, end = states[arm.name], f".params['embedding']['{table}']"
-        (leaf,) = (leaf for name, leaf in members.states.items() if name.endswith(end))
-        labels = {"seed": members.numbers, "row": rows}
-        found = xr.DataArray(leaf[:, rows], labels, ("seed", "row", "dim"))
-        return found.sel(seed=results["seed"].values)
-
-    found = {}
-    for arm in arms_of(results):
-        first = read(arm, "input")
-        found[arm.name] = first, first if arm.untied_from is None else read(arm, "output")
-    return found

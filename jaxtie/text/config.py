@@ -191,7 +191,6 @@ class TextExperiment(TaskConfig):
         "tables": "jaxtie.text.tables:text_tables",
         "plots": "jaxtie.text.plots:text_pictures",
         "frames": "jaxtie.text.plots:text_frames",
-        "commit": "jaxtie.text.analysis:condense_text",
     }
     name: str = "text-mlm"
     claim: str = (

@@ -83,28 +83,6 @@ def validation_table(results: xr.Dataset) -> Table:
     return Table(title, ("", *arm_header(results)), rows, "Differences: paired by seed.")
 
 
-def targets_only_table(results: xr.Dataset) -> Table:
-    """Show what tying costs, with all tokens and with targets only in the softmax.
-
-    The evaluations are those of the first 10 % of the steps and the last one.
-    """
-    last, rows = last_step(results), []
-    for step in [each for each in results["eval_step"].values if each <= last / 10] + [last]:
-        loss = results["valid_loss"].sel(eval_step=step).astype(float)
-        published, targets_only = (
-            (loss.sel(arm=f"tied{form}") - loss.sel(arm=f"untied{form}")).values
-            for form in ("", "+targets-only")
-        )
-        gaps = published, targets_only, targets_only - published
-        rows.append((f"{step:,}", *map(interval, gaps)))
-    return Table(
-        "Tying gap over the first 10 % of the steps and at the end",
-        ("step", "published", "targets only", "targets only − published"),
-        rows,
-        "tied − untied, nats of validation loss, each seed compared with itself: mean ± 95 %.",
-    )
-
-
 def word_pairs_table(results: xr.Dataset) -> Table:
     """Show distances and predictions of every group of pairs in every table."""
     rows, step = [], last_step(results)

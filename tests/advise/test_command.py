@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import synthetic
 import xarray as xr
 from drawing import save_small
 from ground_truth import Logits, PerfectTopics, exact, topic_probabilities, write_topics
@@ -29,7 +30,6 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.run.lifecycle import Session, run_in_folder
 from jaxtie.run.page import sections_left
 from jaxtie.text.config import Corpus
-from jaxtie.text.data import synthetic
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+import synthetic
 from ground_truth import noisy_sums
 from scipy.stats import ortho_group
 
 from jaxtie.advise import estimators, inference
 from jaxtie.config import UserError
-from jaxtie.text.data import synthetic
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import synthetic
 from drawing import save_small
 from scipy.stats import norm, t
 
@@ -21,7 +22,6 @@ from jaxtie.advise.pilots import Cost, Pilot, Plan, Rates, make_plan
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.experiment_files import installed_data
-from jaxtie.text.data import synthetic
 from jaxtie.text.gap_model import Size
 from jaxtie.text.gap_process import GapProcess
 from jaxtie.training import row_engine

@@ -1,32 +1,14 @@
-"""Claims over several experiments, and the experiments of the softmax over targets only."""
+"""Claims over several experiments."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import PROCESSES, stuck_results
+from made_up import stuck_results
 
-from jaxtie import Experiment
 from jaxtie.config import UserError
-from jaxtie.exor import analysis
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claim_values, judge_claims
-from jaxtie.run.experiment_files import load_claims, load_experiment
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-FILES = {path.stem: path for path in EXPERIMENTS.glob("never_targets*.py")}
-SEEDS = {  # of the experiments on EXor; the others are of text
-    "never-targets": 960,
-    "never-targets-ndh": 960,
-    "never-targets-ydh": 960,
-    "never-targets-control": 960,
-    "never-targets-half": 1984,
-    "never-targets-rows": 448,
-    "never-targets-half-rows": 448,
-    "never-targets-eps": 448,
-    "never-targets-start": 192,
-}
 
 
 def test_claims_over_experiments_pair_by_seed():
@@ -52,27 +34,3 @@ def test_claims_over_experiments_pair_by_seed():
     assert judge_claims([most], own, {"o": own}) == []
     with pytest.raises(UserError, match=r"p: no arm tied\+bias, which a claim is about"):
         claim_values(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
-
-
-def test_experiment_files_declare_the_claimed_arms():
-    """Every claimed arm exists, and only published experiments use seeds 64 to 127."""
-    declared = [load_experiment(path) for path in FILES.values()]
-    experiments = {own.name: own for own in declared if isinstance(own, Experiment)}
-    published = [load_experiment(path) for path in EXPERIMENTS.glob("output_bias*.py")]
-    every = experiments | {own.name: own for own in published}
-    claims = load_claims(FILES["never_targets"])
-    assert len(claims) == 22
-    for claim in claims:
-        for key, weight in claim.weights.items():
-            name, _, arm = key.partition(": ")
-            assert weight and arm in [each.name for each in every[name].arms]
-            assert every[name].steps == 150_000
-        assert sum(claim.weights.values()) == pytest.approx(0)
-        assert claim.quantity in ("loss", "stuck share") and claim.low < claim.high
-    assert {name: len(own.seeds) for name, own in experiments.items()} == SEEDS
-    assert not any({*range(64, 128)} & {*own.seeds} for own in experiments.values())
-    for name in ("half", "ndh", "ydh", "control"):
-        assert experiments[f"never-targets-{name}"].process == PROCESSES[name]
-    assert experiments["never-targets-half-rows"].process == PROCESSES["half"]
-    for place in analysis.PROCESS_RUNS.values():
-        assert {*place} - {""} <= every.keys()

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import BEST, EVAL_STEPS, STEPS, exor_results, targets_only_runs
+from made_up import BEST, EVAL_STEPS, STEPS, exor_results
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from PIL import Image
 from scipy.stats import ortho_group
 
 from jaxtie.config import UserError
-from jaxtie.exor import analysis, plots
+from jaxtie.exor import plots
 from jaxtie.exor.plots import exor_frames, exor_pictures
 from jaxtie.results.plots import COLOURS, FAILS, HOLDS
 
@@ -197,20 +197,6 @@ def test_plateau_exit_figure(plateau_results):
     np.testing.assert_allclose(tied.get_ydata(), np.array([0, 2, 3, 4, 4, 4]) / 6)
     styles = [{line.get_linestyle() for line in axes.lines} for axes in (left, best)]
     assert styles == [{"-"}, {"--"}]
-
-
-def test_targets_only_figures(tmp_path):
-    runs = targets_only_runs()
-    assert plots.draw_targets_only({"output-bias": runs["output-bias"]}, tmp_path) == []
-    files = plots.draw_targets_only(runs, tmp_path)
-    assert [path.name for path in files] == ["never_targets.png", "never_targets_arms.png"]
-    assert all(path.stat().st_size > 10_000 for path in files)
-    *panels, legend = plots.draw_stuck_over_steps(runs).axes
-    forms = analysis.FORMS
-    assert texts(legend) == [f"{start}, {form}" for form in forms for start in ("tied", "untied")]
-    missing = [text.get_text() for axes in panels for text in axes.texts]
-    assert missing.count("targets only: no data yet") == 4
-    assert missing.count("published: no data yet") == 3
 
 
 SEEDS = 5

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import BEST, exor_results, stuck_results, targets_only_runs
+from made_up import BEST, exor_results
 
 from jaxtie.exor import analysis, tables
 from jaxtie.exor.plots import exor_pictures
-from jaxtie.results.claims import claims_table
-from jaxtie.run.experiment_files import load_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LOG_ODDS = np.log([1, 4, 19])  # of the swept results
@@ -194,50 +192,7 @@ def test_plateau_exit_of_unfinished_results(last):
     exor_pictures(results)["escape"].draw()
 
 
-def test_targets_only_tables_report_missing_data():
-    runs = targets_only_runs()
-    rows = tables.stuck_table(runs, ["never-targets-half", "never-targets"]).rows
-    assert rows[0][:4] == ("never-targets-half", "untied+targets-only", "100", "40")
-    assert rows[0][4].startswith("0.000 [0.000, ") and rows[0][6] == "0.500 [0.500, 0.500]"
-    assert rows[2][7] == "–" and rows[-1][:2] == ("never-targets", "no data yet")
-    gaps = {row[:2]: row[2:] for row in tables.targets_only_gap_table(runs).rows}
-    assert gaps["ndh", "published"][0] == "no data yet"
-    own = gaps["main with p(X) = 0.5", "published"]
-    assert own[:4] == ("100", "40", "0.375", "0.125") and own[5] == "0.000 ± 0.000 (25 seeds)"
-    claims = load_claims(EXPERIMENTS / "never_targets.py")
-    table = claims_table("Claims", runs, {"never-targets": claims})
-    verdicts = [row[-1] for row in table.rows]
-    assert verdicts.count("**no data yet**") == 20 and len(verdicts) == 22
-
-
-def test_models_are_compared_by_gap_and_by_counts_of_stuck_seeds():
-    """Seeds 0 to 2 are stuck tied, and 2 and 3 untied; of the others the gap is 0.1."""
-    results = exor_results("tied", "untied", seeds=8)
-    stuck = {"tied": [0, 1, 2], "untied": [2, 3]}
-    for arm, more in (("tied", 0.2), ("untied", 0.1)):
-        end = {"arm": arm, "eval_step": 100}
-        results["train_loss"].loc[end] = BEST["loss"] + more
-        results["train_loss"].loc[end | {"seed": stuck[arm]}] = BEST["loss"] + 0.7
-    results.attrs["model"] = "LSTM(layers=2, width=4, hidden=8)"
-    (row,) = tables.models_table({"made-up": results}, ["made-up"]).rows
-    assert row[:7] == ("made-up", "an LSTM of 2 layers", "4", "100", "8", "3", "2")
-    assert row[8] == "0.100 ± 0.000 (4 seeds)"
-    gaps = np.array([0.6, 0.6, 0, -0.5, *[0.1] * 4])
-    assert float(row[7].split(" ± ")[0]) == pytest.approx(gaps.mean(), abs=6e-4)
-
-
-def test_stuck_shares_are_of_the_seeds_that_all_arms_have():
-    """Of 40 seeds the runs of rows have the first 20; the ratios are those of their shares."""
-    share = {"tied": 18, "untied": 2, "tied+targets-only": 2, "tied+bias": 9}
-    half = stuck_results("never-targets-half", {arm: [*range(n)] for arm, n in share.items()})
-    half["train_loss"].loc[{"arm": "tied", "seed": slice(220, None)}] = BEST["loss"] + 0.7
-    rows = {"tied+untie-rows=mask": 4, "untied+tie-rows=mask": 6}
-    own = stuck_results("never-targets-half-rows", {arm: [*range(n)] for arm, n in rows.items()})
-    runs = {"never-targets-half": half, "never-targets-half-rows": own.isel(seed=slice(20))}
-    table = tables.same_seeds_table(runs)
-    assert table.header == ("arm", "main with p(X) = 0.5, 20 seeds")
-    found = dict(table.rows)
-    assert [found[arm] for arm in ("tied", *rows)] == ["0.900", "0.200", "0.300"]
-    assert "tied+bias" not in found
-    assert found[tables.FREED].startswith(f"{(18 - 4) / (18 - 2):.3f} [")
-    assert found[tables.ADDED].startswith(f"{(6 - 2) / (18 - 2):.3f} [")
+def test_a_sweep_has_decay_factors_at_every_sweep_point():
+    table = tables.decay_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
+    assert table.header[0] == "weight_decay"
+    assert [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

@@ -74,8 +74,12 @@ PLACES = {
         "jaxtie.instrument.command:main_hypothesis",
     ),
     "jaxtie.audit": ("jaxtie.audit.command:main_audit",),
-    "tables": ("jaxtie.run.report:tables_by_name", "jaxtie.document:tables_by_name"),
-    "documents": ("jaxtie.run.report:DOCUMENTS", "jaxtie.document:DOCUMENTS"),
+    "tables": (
+        "commit:tables_by_name",  # of experiments/lab
+        "jaxtie.run.report:tables_by_name",
+        "jaxtie.document:tables_by_name",
+    ),
+    "documents": ("commit:DOCUMENTS", "jaxtie.run.report:DOCUMENTS", "jaxtie.document:DOCUMENTS"),
     "split": ("jaxtie.exor.data:split", "jaxtie.exor.process:split"),
     "sample": ("jaxtie.exor.data:sample", "jaxtie.exor.process:sample"),
     "process law": ("jaxtie.exor.data:enumerate_process", "jaxtie.exor.process:enumerate_process"),
@@ -571,7 +575,8 @@ def measure(kind: str, items: set[str], checkout: Path, options: argparse.Namesp
         with tempfile.TemporaryDirectory() as place:
             out, what = Path(place, "out.json"), f"{kind}:{','.join(sorted(missing))}"
             line = [python, __file__, checkout, out, "--measure", what, "--book", options.book]
-            own = {"PYTHONPATH": checkout, "PYTHONPYCACHEPREFIX": options.work / "pycache"}
+            paths = f"{checkout}{os.pathsep}{checkout}/experiments/lab"
+            own = {"PYTHONPATH": paths, "PYTHONPYCACHEPREFIX": options.work / "pycache"}
             own |= {"XDG_CACHE_HOME": place, "JAX_COMPILATION_CACHE_DIR": options.work / "compiled"}
             env = os.environ | {name: str(value) for name, value in own.items()}
             subprocess.run(line, env=env, cwd=checkout, check=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from synthetic import Source, word_of
 
 from jaxtie.advise import estimators
 from jaxtie.advise.judgement import Sums
 from jaxtie.exor import data
-from jaxtie.text.data.synthetic import Source, word_of
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 WORDS, LENGTH = 50, 5  # of a text of topics: vocabulary, words per sentence

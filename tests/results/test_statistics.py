@@ -15,8 +15,6 @@ from jaxtie.results.statistics import (
     mean_interval,
     median_interval,
     median_time,
-    ratio_of_means,
-    share_interval,
     sign_test,
     somers_d,
     times_to_level,
@@ -75,14 +73,6 @@ def test_medians_as_text():
     values = np.arange(1.0, 7.0)
     assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
     assert with_interval(NAN, NAN, NAN, "{:.1e}".format) == "–"
-
-
-def test_shares_have_exact_intervals():
-    assert share_interval(np.zeros(10, bool)) == pytest.approx((0, 1 - 0.025**0.1))
-    assert share_interval(np.ones(10, bool)) == pytest.approx((0.025**0.1, 1))
-    low, high = share_interval(np.arange(10) < 3)
-    tails = [stats.binom.sf(2, 10, low), stats.binom.cdf(3, 10, high)]
-    np.testing.assert_allclose(tails, 0.025, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -168,17 +158,6 @@ def test_a_curve_reaches_a_level_at_two_evaluations_in_a_row(losses, step, censo
 def test_a_curve_reaches_a_level_for_good_if_it_never_is_above_it_later(losses, step, censored):
     found = times_to_level(STEPS, np.array([losses, [4] * 5], np.float32), 5.0, for_good=True)
     np.testing.assert_array_equal(found, [[step, 0], [censored, False]])
-
-
-def test_a_ratio_of_means_has_the_interval_of_the_delta_method():
-    """Pairs of values that are strongly correlated: resampled apart, it would be much wider."""
-    rng = np.random.default_rng(0)
-    bottom_S = rng.uniform(1, 3, 800)
-    top_S = 0.5 * bottom_S + rng.normal(0, 0.1, 800)
-    low, ratio, high = ratio_of_means(top_S, bottom_S)
-    assert ratio == top_S.mean() / bottom_S.mean()
-    error = np.std(top_S - ratio * bottom_S, ddof=1) / bottom_S.mean() / np.sqrt(800)
-    np.testing.assert_allclose([low, high], ratio + 1.96 * error * np.array([-1, 1]), atol=2e-4)
 
 
 def test_no_curve_reaches_a_level_before_a_second_evaluation():

@@ -278,9 +278,8 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(
         ("audit nowhere", "nowhere: no such file or folder"),
         ("audit a b --verbose", "--verbose: expected with one PATH, without --json"),
         ("audit a --verbose --json", "--verbose: expected with one PATH, without --json"),
-        ("report", "expected the folder of a run, or --commit"),
+        ("report", "expected the folder of a run"),
         ("report nowhere", "nowhere: "),
-        ("report --commit --pdf", "--commit: expected without --pdf, --csv and --animate"),
     ],
 )
 def test_every_command_refuses_in_one_form(line, words, tmp_path, monkeypatch, capsys):

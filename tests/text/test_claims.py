@@ -6,12 +6,13 @@ import re
 import numpy as np
 import pytest
 import xarray as xr
+from condense import condense_text
 from matplotlib.figure import Figure
 from text_results import BY_PAIR, text_results
 
 from jaxtie.config import UserError
 from jaxtie.results.claims import Judgement, claims_table, judge_claims
-from jaxtie.text.analysis import condense_text, groups_of, log_decay_ratio
+from jaxtie.text.analysis import groups_of, log_decay_ratio
 from jaxtie.text.claims import TextClaim, claims_of_duplicates
 from jaxtie.text.plots import text_frames, text_panels
 from jaxtie.text.tables import validation_table, word_pairs_table

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
+import commit
 import numpy as np
 import pytest
 import xarray as xr
+from condense import trained_tables
+from similarity import linear_cka
 from text_fixtures import EXPERIMENTS, SIZES, TINY, finished_run
 
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.similarity import linear_cka
-from jaxtie.run import lifecycle, report
-from jaxtie.text.analysis import trained_tables
+from jaxtie.run import lifecycle
 
 ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "untied")
 
@@ -56,9 +57,9 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "roles.py").write_text((place / "roles_True.py").read_text())
-    for document in report.DOCUMENTS:
+    for document in commit.DOCUMENTS:
         Path(document).write_text("No tables.\n")
-    code = report.main(["--commit", str(runs[0])])
+    code = commit.main([str(runs[0])])
     error = capsys.readouterr().err  # the command asked for another vocabulary
     assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in error
     source = (tmp_path / "experiments" / "roles.py").read_text()
@@ -67,7 +68,7 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
         " corpus=Corpus(vocab_size=300))\n"
     )
     (tmp_path / "experiments" / "roles.py").write_text(source)
-    assert report.main(["--commit", str(runs[0])]) == 0
+    assert commit.main([str(runs[0])]) == 0
     written = Path("experiments/results/roles-True.md").read_text()
     assert "| tied | 1-10 |" in written and "| neighbours | tied |" in written
     data = xr.load_dataset("experiments/data/roles-True.nc", engine="h5netcdf")

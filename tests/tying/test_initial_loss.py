@@ -3,8 +3,8 @@
 import math
 import sys
 from functools import partial
-from pathlib import Path
 
+import initial_loss as script
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,19 +16,6 @@ from jaxtie.config import Arm
 from jaxtie.tying.head import Projection
 from jaxtie.tying.initial_loss import estimate, initial_loss, overlap_of
 from jaxtie.tying.linen import make_embedding
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-@pytest.fixture(scope="module")
-def script():
-    """`experiments/scripts/initial_loss.py` as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXPERIMENTS / "scripts"))
-        import initial_loss
-
-        yield initial_loss
-    del sys.modules["initial_loss"]
 
 
 def test_initial_loss():
@@ -102,7 +89,7 @@ def test_no_estimate_with_a_logit_softcap():
 
 
 @pytest.mark.slow
-def test_blocks_are_the_whole_vocabulary(script):
+def test_blocks_are_the_whole_vocabulary():
     """The losses that `measure` sums in blocks are those of whole `Embedding`s."""
     vocabulary, width, tokens, stds = 2500, 32, 64, (0.02, 32**-0.5, 1.0)
     arms = tuple(
@@ -137,13 +124,13 @@ def test_blocks_are_the_whole_vocabulary(script):
 
 
 @pytest.fixture(scope="module")
-def small(script):
+def small():
     """Losses on a small grid, and both estimates."""
     return script.measure_grid(widths=(16, 256), vocabularies=(100, 3000), seeds=range(4))
 
 
 @pytest.mark.slow
-def test_the_corrected_estimate_holds_where_logits_spread_little(script, small):
+def test_the_corrected_estimate_holds_where_logits_spread_little(small):
     table = script.frame_of(small)
     assert len(table) == 2 * 2 * 4 * 6
     little = table[table["spread"] < 1 + 1e-5]
@@ -156,7 +143,7 @@ def test_the_corrected_estimate_holds_where_logits_spread_little(script, small):
     assert len(tied) == 32 and np.max(np.abs(tied["corrected"] / tied["measured"] - 1)) < 0.05
 
 
-def test_the_script_prints_its_tables_from_the_data(script, capsys, monkeypatch, tmp_path):
+def test_the_script_prints_its_tables_from_the_data(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(script, "FIGURE", tmp_path / "figure.png")
     monkeypatch.setattr(sys, "argv", ["initial_loss.py", "--tables"])
     script.main()

@@ -2,5 +2,5 @@
 
 Text passes through the modules in this order: `files` (with `arrow`) or `tfds` (documents),
 `tokens` (splits, rows of tokens on the disk, frequent words; by `vocabulary`), `batches`. `cache`
-keeps all of it on the disk; `synthetic` samples text with known equivalences.
+keeps all of it on the disk.
 """

@@ -6,12 +6,12 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+import synthetic
 from ground_truth import estimate_both, exact, occurrences, predictions, predictions_around
 from scipy import stats
 from scipy.spatial.distance import pdist
 
 from jaxtie.advise import estimators
-from jaxtie.text.data import synthetic
 
 LN9 = math.log(9)
 SMALL = synthetic.Plan(pairs=(1, 1, 1, 1), near=1, plain=3)

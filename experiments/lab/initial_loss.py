@@ -5,8 +5,8 @@ the token itself is then Dσ, so the loss starts near Dσ, far above log n; each
 brings it down to about log n (kexue.fm/archives/9698). Nothing is trained: n is 100 to 100,000,
 D 16 to 2048, σ 0.02, 1, 1/√D and (log n)/D; 8 seeds of 256 tokens each.
 
-    python experiments/scripts/initial_loss.py
-    python experiments/scripts/initial_loss.py --tables
+    python experiments/lab/initial_loss.py
+    python experiments/lab/initial_loss.py --tables
 
 The first measures (8 minutes on two cores) and replaces experiments/data/initial-loss.nc, the
 second reads that file. Either writes experiments/initial_loss.png and prints the tables of
@@ -25,12 +25,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
+from condense import write_committed
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from jaxtie import Arm
 from jaxtie.config import size
-from jaxtie.results.committed import write_committed
 from jaxtie.results.plots import STYLE, coloured
 from jaxtie.results.tables import Table, interval, number
 from jaxtie.training.devices import start_jax

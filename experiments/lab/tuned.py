@@ -1,4 +1,4 @@
-"""Tables of `experiments/plateau_or_gap.py`, from the final losses of its runs. Imports no jax.
+"""Tables of `experiments/plateau_or_gap.py`, from the final losses of its runs.
 
 Of the grid a frame has a row per setting: device, arm, p_X, learning_rate, init_std, table_decay,
 seeds, and mean and standard deviation of their losses. Of the fresh seeds it has a row per member,

@@ -1,26 +1,28 @@
-"""Write a page per committed experiment, `experiments/results/NAME.md`. Imports no jax."""
+"""Write a page per committed experiment, `experiments/results/NAME.md`."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import xarray as xr
+from models import Runs, bodies_table, gap_table, models_table
+from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
+from other_code import published_table, pytorch_table
+from roles import contribution_table, shares_table
+from similarity import similarity_table
+from tuned import rates_table, tuned_gap_table
 
 from jaxtie.exor import tables as exor
-from jaxtie.exor.tuned import rates_table, tuned_gap_table
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table, compare, judge
-from jaxtie.results.gradient_by_role import shares_table
-from jaxtie.results.similarity import similarity_table
-from jaxtie.results.tables import Table, interval, swept
+from jaxtie.results.tables import Table, interval, last_step, swept
 from jaxtie.run.experiment_files import load_experiment_and_claims
 from jaxtie.text import gap_tables
-from jaxtie.text.tables import targets_only_table, validation_table, word_pairs_table
+from jaxtie.text.tables import validation_table, word_pairs_table
 
-Runs = Mapping[str, xr.Dataset]
 PROCESSES = ("output-bias", "output-bias-ndh", "output-bias-ydh", "output-bias-control")
 BODIES = ("mixer-small", "lstm-small", "transformer-medium", "mixer-medium", "lstm-medium")
 MODELS = ("width-2", "width-3", "transformer-small", "output-bias", "width-6", "width-8", *BODIES)
@@ -37,16 +39,16 @@ EQUAL = {
 }
 # Tables of several runs, on the page of the first one.
 OF_SEVERAL: dict[str, tuple[Callable[[Runs], Table], ...]] = {
-    "output-bias": (partial(exor.gap_table, names=PROCESSES),),
+    "output-bias": (partial(gap_table, names=PROCESSES),),
     "mixer-small": (
-        partial(exor.models_table, names=MODELS),
-        partial(exor.bodies_table, names=BODIES),
+        partial(models_table, names=MODELS),
+        partial(bodies_table, names=BODIES),
     ),
-    "width-2": (partial(exor.models_table, names=MODELS),),
+    "width-2": (partial(models_table, names=MODELS),),
     "never-targets": (
-        exor.targets_only_gap_table,
-        exor.same_seeds_table,
-        partial(exor.stuck_table, names=NEVER_TARGETS),
+        targets_only_gap_table,
+        same_seeds_table,
+        partial(stuck_table, names=NEVER_TARGETS),
     ),
 }
 
@@ -76,7 +78,12 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
             tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
         else:
             tables += OF_LOSSES[name](data)
-        head = [f"# {name}", f"Claim: {claim}", *lines, f"{source} `jaxtie report --commit`."]
+        head = [
+            f"# {name}",
+            f"Claim: {claim}",
+            *lines,
+            f"{source} `python experiments/lab/commit.py`.",
+        ]
         if (figure := experiments / f"{name.replace('-', '_')}.png").exists():
             head.append(f"![{name}](../{figure.name})")
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
@@ -101,13 +108,13 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
     if "step_square" in results:
         yield shares_table(results)
         if results.attrs["task"] == "exor":
-            yield exor.contribution_table(results)
+            yield contribution_table(results)
     if "similarity" in results:
         yield similarity_table(results)
     if name == "transformer-small":
         yield exor.equivalence_table(results)
-        yield exor.published_table(results, pd.read_csv(data / "published.csv"))
-        yield exor.pytorch_table(results, pd.read_csv(data / "pytorch.csv"))
+        yield published_table(results, pd.read_csv(data / "published.csv"))
+        yield pytorch_table(results, pd.read_csv(data / "pytorch.csv"))
 
 
 def _text_tables(results: xr.Dataset) -> Iterator[Table]:
@@ -116,6 +123,28 @@ def _text_tables(results: xr.Dataset) -> Iterator[Table]:
         yield targets_only_table(results)
     if "swap_divergence" in results:
         yield word_pairs_table(results)
+
+
+def targets_only_table(results: xr.Dataset) -> Table:
+    """Show what tying costs, with all tokens and with targets only in the softmax.
+
+    The evaluations are those of the first 10 % of the steps and the last one.
+    """
+    last, rows = last_step(results), []
+    for step in [each for each in results["eval_step"].values if each <= last / 10] + [last]:
+        loss = results["valid_loss"].sel(eval_step=step).astype(float)
+        published, targets_only = (
+            (loss.sel(arm=f"tied{form}") - loss.sel(arm=f"untied{form}")).values
+            for form in ("", "+targets-only")
+        )
+        gaps = published, targets_only, targets_only - published
+        rows.append((f"{step:,}", *map(interval, gaps)))
+    return Table(
+        "Tying gap over the first 10 % of the steps and at the end",
+        ("step", "published", "targets only", "targets only − published"),
+        rows,
+        "tied − untied, nats of validation loss, each seed compared with itself: mean ± 95 %.",
+    )
 
 
 def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:

@@ -1,4 +1,4 @@
-"""Similarity of two tables of the same rows, up to linear maps. Imports no jax.
+"""Similarity of two tables of the same rows, up to linear maps.
 
 Each measure has a null: its exact mean over all N! permutations of the rows of one table. All are
 sums of products of two N x N matrices, whose mean over permutations depends on traces and totals

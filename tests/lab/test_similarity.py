@@ -8,8 +8,7 @@ import xarray as xr
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
-
-from jaxtie.results.similarity import (
+from similarity import (
     FEWEST_ROWS,
     NEIGHBOUR_COUNT,
     SIMILARITIES,

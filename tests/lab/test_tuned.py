@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tuned import best_settings, decay_left, rates_table, tuned_gap_table
 
 from jaxtie.config import Optimizer
-from jaxtie.exor.tuned import best_settings, decay_left, rates_table, tuned_gap_table
 from jaxtie.training.optimizer import decay_table
 
 ARMS = ("tied", "untied", "tied+targets-only", "untied+targets-only")

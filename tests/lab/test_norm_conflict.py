@@ -1,37 +1,27 @@
 """Pages and figures that `experiments/lab` writes are those of the committed data."""
 
-import importlib.util
 import re
 from pathlib import Path
 
+import norm_conflict as lab
 import pytest
+from commit import read_data
 
-from jaxtie.run.report import read_data
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-
-
-@pytest.fixture(scope="module")
-def lab():
-    path = EXPERIMENTS / "lab" / "norm_conflict.py"
-    spec = importlib.util.spec_from_file_location("norm_conflict", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(scope="module")
-def runs(lab):
+def runs():
     return {
         name: each for name, each in read_data(EXPERIMENTS / "data").items() if name in lab.WHERE
     }
 
 
-def test_the_page_is_what_the_script_writes(lab, runs):
+def test_the_page_is_what_the_script_writes(runs):
     assert lab.page(runs) == lab.PAGE.read_text()
 
 
-def test_numbers_of_the_text_are_in_the_tables_of_the_page(lab):
+def test_numbers_of_the_text_are_in_the_tables_of_the_page():
     tables = re.compile(r"<!-- table.*?end of table -->", re.DOTALL)
     shown = "".join(tables.findall(lab.PAGE.read_text()))
     prose = re.sub(r"\]\([^)]*\)", "", tables.sub("", lab.PAGE.read_text()))
@@ -39,7 +29,7 @@ def test_numbers_of_the_text_are_in_the_tables_of_the_page(lab):
     assert not {number for number in numbers if number not in shown}
 
 
-def test_the_page_counts_its_verdicts(lab):
+def test_the_page_counts_its_verdicts():
     text = lab.PAGE.read_text()
     counts = (text.count(f"| **{each}** |") for each in ("holds", "inconclusive"))
     expected = "{} hold, {} are inconclusive, none fails".format(*counts)
@@ -48,7 +38,7 @@ def test_the_page_counts_its_verdicts(lab):
 
 
 @pytest.mark.parametrize("name", ["norm_conflict_norms.png", "norm_conflict_leaving.png"])
-def test_figures_are_of_the_committed_data(lab, runs, name):
+def test_figures_are_of_the_committed_data(runs, name):
     """Lines end where the tables say."""
     axes = lab.FIGURES[name](runs).axes[0]
     ends = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}

@@ -1,0 +1,193 @@
+"""Commit runs: condense them, then write the documents' tables and the pages of results again.
+
+    python experiments/lab/commit.py [RUN ...]    # the folders of finished runs
+
+Each RUN is condensed to `experiments/data/NAME.nc`. Each table of the documents stands between two
+lines
+
+    <!-- table: NAME ARGUMENT ... -->
+    <!-- end of table -->
+
+and is written from these data and the claims in the experiment files. A test fails if a table was
+changed by hand. Start it in the root of the repository.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import never_targets
+import pandas as pd
+import xarray as xr
+from condense import condense, join_seeds, write_committed
+from models import models_table
+from pages import MODELS, PRICES, equal_sizes_table, result_pages
+
+from jaxtie.config import UserError, natural
+from jaxtie.exor.tables import decay_table
+from jaxtie.options import run_command
+from jaxtie.results import analysis
+from jaxtie.results.claims import claims_table
+from jaxtie.results.folder import RunFolder
+from jaxtie.results.plots import draw_for_document
+from jaxtie.results.tables import Table
+from jaxtie.run import lifecycle
+from jaxtie.run.command import MAY_DIFFER
+from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.text.gap_tables import draw_gaps
+
+EXPERIMENTS = Path("experiments")
+DOCUMENTS = ("README.md", "experiments/README.md")
+MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def read_data(folder: Path) -> dict[str, xr.Dataset]:
+    """Return the committed results by the names of their experiments."""
+    paths = sorted(folder.glob("*.nc"))
+    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in paths}
+
+
+def keep_run(run: Path, experiments: Path) -> Path:
+    """Condense a run to a file of committed data and return the file.
+
+    A run whose seeds are all new joins the committed ones; any other run replaces them.
+
+    Raises:
+      UserError: if the run is not finished, no experiment file declares it (apart from seeds and
+        text), its task commits nothing, or its seeds were run otherwise than the committed ones.
+    """
+    results, folder = lifecycle.load(run), RunFolder(run)
+    name = results.attrs["experiment"]
+    if name not in (files := _files_by_name(experiments)):
+        raise UserError(f"{run}: no file of {experiments} declares {name}")
+    if not (config := folder.config()) or not config.get("finished"):
+        raise UserError(f"{run}: is not finished; the command that began it goes on")
+    if different := {*folder.differences(load_experiment(files[name]), config)} - MAY_DIFFER:
+        raise UserError(f"{run}: differs from {files[name]} in {', '.join(sorted(different))}")
+    condensed = condense(results, run)
+    path = experiments / "data" / f"{name}.nc"
+    path.parent.mkdir(exist_ok=True)
+    write_committed(_with_committed_seeds(condensed, path), path)
+    return path
+
+
+def _with_committed_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
+    """Join the committed seeds of a file with those of a run, unless the run has any of them."""
+    if not path.exists():
+        return condensed
+    committed_ones = xr.load_dataset(path, engine="h5netcdf")
+    if {*committed_ones["seed"].values} & {*condensed["seed"].values}:
+        return condensed
+    try:
+        return join_seeds(committed_ones, condensed)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone"
+        ) from None
+
+
+def _files_by_name(experiments: Path) -> dict[str, Path]:
+    """Return the experiment files by the names of their experiments."""
+    return {load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
+
+
+def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
+    """Return the tables that documents can ask for, as functions of the arguments after the name.
+
+    Raises:
+      UserError: if an experiment file fails.
+    """
+    runs, files = read_data(experiments / "data"), _files_by_name(experiments)
+
+    def claims(*chosen: str) -> Table:
+        """Show chosen claims: NAME:NUMBER,NUMBER ..."""
+        numbers = {}
+        for each in chosen:
+            name, _, own = each.partition(":")
+            numbers[name] = {natural(number) for number in own.split(",")}
+        declared = {name: load_claims(files[name]) for name in numbers}
+        return claims_table("Claims, with verdicts", runs, declared, numbers)
+
+    def conclusion(name: str) -> Table:
+        """Show the conclusion of a committed run."""
+        found = analysis.conclude(runs[name])
+        lines = "\n".join(f"- {line}" for line in found.lines())
+        return dataclasses.replace(found.table, note=f"{found.table.note}\n\n{lines}")
+
+    return {
+        "claims": claims,
+        "conclusion": conclusion,
+        "distances": lambda name: decay_table(runs[name]),
+        "models": lambda: models_table(runs, MODELS),
+        "text": lambda: equal_sizes_table(pd.read_csv(experiments / "data" / PRICES)),
+    }
+
+
+def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
+    """Return a document with its tables written again.
+
+    Raises:
+      UserError: if it asks for an unknown table, or for data that are not committed.
+    """
+
+    def write(found: re.Match) -> str:
+        name, *arguments = found[2].split()
+        if name not in tables:
+            raise UserError(f"table {name}: expected one of {', '.join(tables)}")
+        try:
+            table = tables[name](*arguments)
+        except KeyError as error:
+            raise UserError(
+                f"table {found[2]}: no committed results of {error}; commit a run of it"
+            ) from None
+        return f"{found[1]}{table.markdown()}{found[3]}"
+
+    return MARKED.sub(write, text)
+
+
+def draw_figures(experiments: Path) -> list[Path]:
+    """Draw the figures of several runs from the committed data; return the files."""
+    drawn = never_targets.draw_targets_only(read_data(experiments / "data"), experiments)
+    if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
+        draw = partial(draw_gaps, pd.read_csv(gaps))
+        drawn.append(draw_for_document(draw, experiments / "tying_gap_on_text.png"))
+    return drawn
+
+
+def rewrite(documents: Sequence[Path], experiments: Path) -> None:
+    """Write the tables of documents, and the pages of results, again.
+
+    Raises:
+      UserError: see `rewritten`; then nothing has changed.
+    """
+    tables = tables_by_name(experiments)
+    texts = {document: rewritten(document.read_text(), tables) for document in documents}
+    folder = experiments / "results"
+    folder.mkdir(exist_ok=True)
+    for name, text in result_pages(experiments, read_data(experiments / "data")).items():
+        texts[folder / name] = text
+    for path, text in texts.items():
+        path.write_text(text)
+
+
+def _commit(runs: Sequence[Path]) -> list[Path]:
+    documents = [Path(name) for name in DOCUMENTS]
+    for document in documents:
+        if not document.is_file():
+            raise UserError(f"{document}: not found; start it where the repository is")
+    data = [keep_run(run, EXPERIMENTS) for run in runs]
+    figures = draw_figures(EXPERIMENTS)  # pages link to them
+    rewrite(documents, EXPERIMENTS)
+    return [*data, *documents, EXPERIMENTS / "results", *figures]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Commit the runs that the command line names; return the exit status."""
+    return run_command(lambda: _commit(sys.argv[1:] if arguments is None else arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
