@@ -13,7 +13,7 @@ from flax import nnx
 from flax.nnx.training.optimizer import to_opt_state
 
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.groups import edit_groups, has_groups
+from jaxtie.tying.groups import check_state, edit_groups, has_groups
 from jaxtie.tying.head import (
     PARTS,
     EmbeddingSpec,
@@ -329,6 +329,7 @@ def _edit_module(
     if tx is None and owns_state and has_groups(opt_state):
         tx = optimizer.tx
     if tx is None:
+        check_state(trained, opt_state)
         _, opt_state = edit_trees(edit, found, trained, opt_state)
     else:
         wrap = to_opt_state if owns_state else lambda state: state

@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxtie.tying import nnx as modules
 from jaxtie.tying.equinox import check_owner, share, unshare
-from jaxtie.tying.groups import edit_groups, find_unused_group
+from jaxtie.tying.groups import check_state, edit_groups, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     Edit,
@@ -69,23 +69,24 @@ def untie(
         their moments are put into the new table; statistics of columns stay the input table's.
       tx: the optimizer from now on, the same or another. Give it if it has the tables in different
         groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
-        the state so far does not have starts as `tx.init` makes it. For an `nnx.Optimizer`, whose
-        `tx` is used if it has groups, it replaces its `tx`.
+        the state so far does not have starts as `tx.init` makes it. Only moments of parameters that
+        it freezes may go; where groups become one, the largest count stays. For an
+        `nnx.Optimizer`, whose `tx` is used if it has groups, it replaces its `tx`.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
 
     Raises:
       ValueError: if `params` has no embedding, or no table at the path; if a part of the state
-        cannot be edited likewise.
+        cannot be edited likewise, is of other parameters, or has no place in `tx`.
     """
     found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, tied, tx)
-    if tx is None and tied and (label := find_unused_group(params, opt_state)) is not None:
+    if tx is None and tied and (group := find_unused_group(params, opt_state)) is not None:
         raise ValueError(
-            f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
+            f"the optimizer's {group} has no parameter yet; pass the optimizer as tx=...,"
             " which finds the group of the output table"
         )
     untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
@@ -139,6 +140,7 @@ def _edit(
     tx: optax.GradientTransformation | None,
 ) -> tuple[Params, Tree]:
     if tx is None:
+        check_state(params, opt_state)
         return edit_trees(edit, found, params, opt_state)
     return edit_groups(edit, found, params, opt_state, tx.init)
 
@@ -195,6 +197,7 @@ def saved_by_tying(
         found = [tables for tables in found if get(params, tables.input_now) is not None]
     # an Equinox module may have leaves that are no arrays
     params = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, params)
+    check_state(params, opt_state)
 
     def edited(edit: Edit, *, untied: bool) -> tuple[Tree, Tree]:
         chosen = [tables for tables in found if tables.untied == untied]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -74,12 +75,6 @@ def test_rows_that_stay_keep_values_and_moments(way, untied, x64):
         assert_equal(jax.device_get((model.params, model.moments())), state)
 
 
-ALIASES = """
-    adabelief adadelta adafactor adagrad adam adamax adamw adan amsgrad fromage lamb lars lion
-    nadam novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd
-    signum sm3 yogi
-""".split()
-CONTRIB = "acprop ademamix adopt cocob dog madgrad momo_adam prodigy sophia".split()
 LABELS = {"head": optax.adam(1e-3), "rest": optax.sgd(0.1, momentum=0.9)}
 OTHERS = {
     "factored": optax.adafactor(1e-2, min_dim_size_to_factor=2, momentum=0.9),
@@ -102,11 +97,10 @@ def untied_tree():
 PATHS = {"input": "embed/table", "output": "head/kernel"}
 
 
-@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *OTHERS])
+@pytest.mark.parametrize("name", [*zoo.IN_GROUPS, *OTHERS])
 def test_any_optimizer_goes_along(name):
     """Structure, shapes, dtypes and new rows are those of `init`; old rows are as before."""
-    make = getattr(optax if name in ALIASES else contrib, name, None)
-    tx = OTHERS[name] if name in OTHERS else make(learning_rate=1e-2)
+    tx = OTHERS[name] if name in OTHERS else zoo.make(name)
     params = untied_tree()
     fresh = once(tx.init)(params)
     state = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), fresh)
