@@ -185,7 +185,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(parse_path(input))
+    named = None if input is None else format_path(parse_path(input, nnx.state(model)))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -209,7 +209,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = parse_path(input), parse_path(output)
+    one, other = parse_path(input, state), parse_path(output, state)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtie.tying.head import PARTS, Tree, check_ids
 
 Path = tuple[Hashable, ...]
-# "decoder/head/kernel", or a sequence of keys, which may contain slashes
+# "decoder/head/kernel", a sequence of keys, which may contain slashes, or a key path of JAX
 Place = str | Sequence[Hashable]
 How = Literal["input", "output", "mean"]
 MASKED = optax.MaskedNode()
@@ -58,9 +58,23 @@ class Tables(NamedTuple):
 Edit = Callable[[Tables, Tree], Tree]
 
 
-def parse_path(place: Place) -> Path:
-    """Split "a/b/c" into its keys."""
-    return tuple(place.split("/")) if isinstance(place, str) else tuple(place)
+def parse_path(place: Place, tree: Tree) -> Path:
+    """Return the keys that a place names; keys of the tree may contain slashes."""
+    if not isinstance(place, str):
+        is_entry = [type(key).__module__.startswith("jax") for key in place]
+        return tuple(keys_of((x,))[0] if own else x for x, own in zip(place, is_entry, strict=True))
+
+    def resolve(tree: Tree, names: list[str]) -> Path | None:
+        children = take_apart(tree)[0] if names else {}
+        for i in range(1, len(names) + 1):
+            key = "/".join(names[:i])
+            if key in children and (rest := resolve(children[key], names[i:])) is not None:
+                return (key, *rest)
+        return None if names else ()
+
+    names = place.split("/")
+    ends = ((resolve(tree, names[:i]), names[i:]) for i in range(len(names), -1, -1))
+    return next((*found, *new) for found, new in ends if found is not None)
 
 
 def format_path(path: Path) -> str:
@@ -82,8 +96,11 @@ def _get_existing(tree: Tree, path: Path) -> Tree:
     for i in range(len(path)):
         if get(tree, path[: i + 1]) is None:
             there = ", ".join(take_apart(get(tree, path[:i]))[0]) or "nothing"
+            how = (
+                "; a key with a slash can be an item of a sequence of keys" if "/" in there else ""
+            )
             raise ValueError(
-                f"no {format_path(path[: i + 1])!r} in the parameters; there is {there}"
+                f"no {format_path(path[: i + 1])!r} in the parameters; there is {there}{how}"
             )
     return get(tree, path)
 
@@ -171,7 +188,8 @@ def find_tables(
       ValueError: if there is none, or if two tables do not fit together.
     """
     if input is not None and output is not None:
-        return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
+        one, other = parse_path(input, params), parse_path(output, params)
+        return [_tables_at(params, one, other, transposed)]
     if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
