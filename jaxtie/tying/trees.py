@@ -254,6 +254,16 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
     return Tables(input, output, shape, transposed, other is not None, input)
 
 
+def check_arrays(name: str, params: Tree, *others: Tree) -> None:
+    """Raise ValueError if a function of this name gets shapes instead of arrays."""
+    trees = nnx.state(params) if isinstance(params, nnx.Module) else params, *others
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(trees)):
+        raise ValueError(
+            f"jaxtie.{name} got a jax.ShapeDtypeStruct; expected arrays, or for shapes only"
+            f" jax.eval_shape(partial(jaxtie.{name}, ...), params, ...)"
+        )
+
+
 def set_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int] | None) -> Tables:
     """Return the tables with the token ids of their untied rows.
 

@@ -1,5 +1,6 @@
 """Resize a vocabulary: both tables, bias, optimizer state and sharding, in every kind of tree."""
 
+import contextlib
 import re
 from functools import partial
 
@@ -205,7 +206,81 @@ def test_embeddings_of_linen_and_nnx_with_their_bias():
         )
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("size", "rows"), [(7, 8), (8, 8), (11, 12)])
+def test_new_tokens_within_the_padding(tied, size, rows):
+    """A table of 8 rows, of which 6 are tokens: the others are new, and the mean is of 6."""
+    tx, paths = optax.adam(1e-2), {"input": "in", "output": "head/kernel"}
+    table = jnp.asarray(RNG.standard_normal((8, D)), jnp.float32).at[6:].set(0)
+    params = {"in": table, "head": {"bias": jnp.arange(8.0).at[6:].set(0)}}
+    if not tied:
+        params, _ = untie(params, **paths, transposed=True)
+    state = jax.tree.map(lambda x: x + jnp.ones((), x.dtype), tx.init(params))
+    found, new, mask = resize(params, state, size, known=6, multiple=4, tx=tx, **paths)
+    for moments in (None, new[0].mu, new[0].nu):
+        tree = found if moments is None else moments
+        old = table if moments is None else jnp.ones((8, D))
+        fill = table[:6].mean(0) if moments is None else jnp.zeros(D)
+        for own in (tree["in"], *([] if tied else [tree["head"]["kernel"].T])):
+            expected = [*old[:6], *[fill] * (rows - 6)]
+            np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-7)
+    bias = found["head"]["bias"]
+    np.testing.assert_allclose(bias, [*range(6), *[2.5] * (rows - 6)], rtol=1e-6)
+    is_new = [False] * 6 + [True] * (rows - 6)
+    np.testing.assert_array_equal(mask["in"][:, 0], is_new)
+    np.testing.assert_array_equal(mask["head"]["bias"], is_new)
+    given = np.ones((size - 6, D))
+    own, _, _ = resize(params, (), size, known=6, multiple=4, new_rows=given, **paths)
+    np.testing.assert_array_equal(own["in"][6:], [*given, *np.zeros((rows - size, D))])
+
+
+def test_new_tokens_within_the_padding_of_an_nnx_model():
+    model = jaxtie.nnx.Embedding(8, D, True, bias=True, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    before = model.input[...]
+    resize(model, optimizer, 7, known=6, multiple=8)
+    np.testing.assert_array_equal(model.input[:6], before[:6])
+    np.testing.assert_allclose(model.input[6:], [before[:6].mean(0)] * 2, rtol=1e-5)
+    moment = optimizer.opt_state[0].mu["input"][...]
+    assert np.all(moment[:6]) and not np.any(moment[6:])
+
+
+@pytest.mark.parametrize("in_mesh", [True, False])
+def test_a_vocabulary_on_an_explicit_mesh_axis(in_mesh):
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Explicit,))
+    sharding = NamedSharding(mesh, PartitionSpec("vocabulary", None))
+    params, tx = {"in": jax.device_put(jnp.ones((8, D)), sharding)}, optax.adam(1.0)
+    with jax.set_mesh(mesh) if in_mesh else contextlib.nullcontext():
+        for size in (12, 8, 7):
+            options = {"known": 6, "multiple": 4, "tx": tx, "input": "in", "output": "out"}
+            found, state, _ = resize(params, tx.init(params), size, **options)
+            for own in (found["in"], state[0].mu["in"]):
+                assert own.sharding.is_equivalent_to(sharding, 2) and len(own) == -(-size // 4) * 4
+
+
+def test_layers_of_equinox_know_their_new_size():
+    eqx = pytest.importorskip("equinox", reason="needs Equinox: pip install 'jaxtie[test]'")
+    keys, tx = jax.random.split(jax.random.key(0)), optax.adam(1e-2)
+    layers = {
+        "embed": eqx.nn.Embedding(V, D, key=keys[0]),
+        "head": eqx.nn.Linear(D, V, key=keys[1]),
+    }
+    paths = {"input": "embed/weight", "output": "head/weight"}
+    state = tx.init(eqx.filter(layers, eqx.is_array))
+    found, state, mask = resize(layers, state, NEW, **paths, tx=tx)
+    for tree in (found, mask, state[0].mu):
+        assert (tree["embed"].num_embeddings, tree["head"].out_features) == (NEW, NEW)
+    assert found["head"](jnp.ones(D)).shape == (NEW,)
+    assert (layers["embed"].num_embeddings, layers["head"].out_features) == (V, V)
+    tx.update(eqx.filter(found, eqx.is_array), state)
+
+
 ERRORS = [
+    ({"known": V + 1}, "known = 7, but embed/table has 6 rows; expected the number of its rows"),
+    ({"known": 0}, "known = 0; expected 1 or more"),
+    ({"size": V - 1, "multiple": 2}, "has 6 rows for 5 tokens; say known=..., the number of rows"),
+    ({"opt_state": optax.adam(1.0).init({"other": jnp.ones(3)})}, "and the parameters that it is"),
     ({"size": 0}, "size = 0; expected 1 or more"),
     ({"new_rows": np.ones((2, D))}, r"new_rows are \(2, 4\); expected \(3, 4\)"),
     ({"tx": None}, "an optimizer's state needs the optimizer; pass it as tx="),
@@ -218,5 +293,5 @@ ERRORS = [
 def test_errors_are_one_line(options, message):
     params, tx = untied_tree(), optax.adam(1.0)
     with pytest.raises(ValueError, match=message) as error:
-        resize(params, tx.init(params), **{"size": NEW, "tx": tx, **PATHS, **options})
+        resize(params, **{"opt_state": tx.init(params), "size": NEW, "tx": tx, **PATHS, **options})
     assert "\n" not in str(error.value)
