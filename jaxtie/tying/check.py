@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from jaxtie.tying import nnx as modules
-from jaxtie.tying.groups import is_empty, list_parts
-from jaxtie.tying.head import Tree
+from jaxtie.tying.groups import check_state, is_empty, list_parts
+from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import count_parameters, find, untie
 from jaxtie.tying.trees import (
     Path,
     Place,
     Tables,
     align,
+    check_arrays,
     format_path,
     get,
     keys_of,
@@ -27,6 +29,7 @@ from jaxtie.tying.trees import (
 )
 
 COPY = 0.5  # two tables whose difference is less than this part of one are copies of each other
+SCALED = 0.05  # or that is less than this part once one of them is scaled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Report:
 
 def _show(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_show, value)) or "none"
+        nested = bool(value) and all(isinstance(each, tuple) for each in value)
+        return ("; " if nested else ", ").join(map(_show, value)) or "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -108,9 +112,10 @@ def check(
 
         check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
 
-    Problems are: two tables where one is expected; copies of a table, which the parameter count and
-    the global norm of the gradient count twice; a role without a gradient while the other has one;
-    two tables that the optimizer decays differently.
+    Problems are: two tables where one is expected; copies of a table, even scaled, stacked or
+    padded, which the parameter count and the global norm of the gradient count twice; values that
+    are not finite; a role without a gradient while the other has one; two tables that the optimizer
+    decays differently; a state of other parameters.
 
     Args:
       params: see `jaxtie.untie`.
@@ -125,8 +130,9 @@ def check(
       transposed: the output table is, or would be, D×V.
 
     Raises:
-      ValueError: if there is no embedding.
+      ValueError: if there is no embedding; if there are shapes instead of arrays.
     """
+    check_arrays("check", params, opt_state)
     paths: dict[str, Any] = {"input": input, "output": output, "transposed": transposed}
     tree = nnx.state(params) if isinstance(params, nnx.Module) else params
     trained, state = tree, opt_state
@@ -134,6 +140,11 @@ def check(
         trained, state = modules.trained_trees(params, opt_state)
     if isinstance(opt_state, nnx.Optimizer):
         tx = opt_state.tx
+    wrong = []
+    try:
+        check_state(_arrays(trained), state)
+    except ValueError as error:
+        wrong.append(str(error))
     found = []
     for number, tables in enumerate(find(params, untied_rows=None, **paths)):
         of_output = tables.output if tables.untied else tables.input_now
@@ -148,15 +159,21 @@ def check(
             "shardings": None,
             "gradients": _gradients(params, paths, number, loss, batch),
         }
+        is_copy, broken = False, list(wrong)
+        for path in (tables.input_now, of_output)[: 1 + tables.untied]:
+            if not jnp.all(jnp.isfinite(_array(tree, path))):
+                broken.append(f"{format_path(path)} has values that are NaN or infinite")
         if tables.untied:
             one, other = _array(tree, tables.input), _array(tree, tables.output)
             aligned = _array(align(tables, get(tree, tables.output)))
-            facts["difference"] = float(_difference(one, aligned))
+            difference, is_copy = _compare(one, aligned, one.shape[-2])
+            facts["difference"] = float(difference)
             facts["groups"] = tuple(_groups(trained, state, at) for at in tables[:2])
             facts["shardings"] = _split_axes(one), _split_axes(other)
         if tx is not None and get(trained, tables.input_now) is not None:
             facts["decay"] = _decay(trained, tx, tables.input_now, of_output)
-        found.append(Found(**facts, problems=tuple(_problems(tied, **facts))))
+        problems = *broken, *_problems(tied, is_copy=bool(is_copy), **facts)
+        found.append(Found(**facts, problems=problems))
     return Report(count_parameters(_arrays(tree)), tuple(found))
 
 
@@ -167,17 +184,19 @@ def _problems(
     output: str,
     tied: bool,
     difference: float | None,
+    is_copy: bool,
     copies: tuple[tuple[str, float], ...],
     gradients: tuple[float, float] | None,
     decay: tuple[float, float] | None,
     **_: Any,
 ) -> Iterator[str]:
-    if difference is not None and difference < COPY and expected is not False:
+    if difference is not None and is_copy and expected is not False:
         copies = ((output, difference), *copies)
     elif not tied and expected:
         yield f"{input} and {output} are two tables; expected one: tie them by jaxtie.tie"
     for path, apart in copies:
         drift = f"drifted by {apart:.2g} of its norm" if apart else "equal"
+        drift = drift if apart < COPY else "scaled"
         yield (
             f"{path} is a copy of {input}, {drift}; the number of parameters and the global norm"
             " count both: tie them by jaxtie.tie"
@@ -201,16 +220,30 @@ def _array(entry: Tree, path: Path = ()) -> jax.Array:
     return array
 
 
+def _norm(array: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(array**2))
+
+
 def _split_axes(array: jax.Array) -> str:
     return str(getattr(getattr(array, "sharding", None), "spec", "one device"))
 
 
-@jax.jit
-def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Return ‖one - other‖ / ‖one‖; infinite if all values of one are the same."""
-    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    ratio = jnp.linalg.norm((one - other).ravel()) / jnp.linalg.norm(one.ravel())
-    return jnp.where(jnp.all(one == one.ravel()[0]), jnp.inf, ratio)
+@partial(jax.jit, static_argnums=2)
+def _compare(one: jax.Array, other: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """Return ‖one - other‖ / ‖one‖ of the first rows, and whether one is a copy, maybe scaled.
+
+    The difference is infinite if all values of one are the same.
+    """
+
+    def compare(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+        one, other = (x[..., :rows, :].astype(jnp.float32) for x in (one, other))
+        product, of_one, of_other = jnp.sum(one * other), jnp.sum(one**2), jnp.sum(other**2)
+        difference = jnp.sqrt(jnp.sum((one - other) ** 2) / of_one)
+        difference = jnp.where(jnp.max(one) == jnp.min(one), jnp.inf, difference)
+        is_scaled = (product**2 > (1 - SCALED**2) * of_one * of_other) & jnp.isfinite(difference)
+        return difference, (difference < COPY) | is_scaled
+
+    return on_auto_axes(compare, (PartitionSpec(),) * 2, one, other)(one, other)
 
 
 def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
@@ -225,10 +258,16 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
         if len(leaves) != 1 or any(keys[: len(each)] == tuple(map(str, each)) for each in own):
             continue
         for other in (leaves[0], leaves[0].swapaxes(-1, -2)) if leaves[0].ndim > 1 else ():
-            if other.shape == table.shape:
-                name, apart = format_path(keys), float(_difference(table, other))
-                found[name] = min(apart, found.get(name, apart))
-    return tuple((name, apart) for name, apart in found.items() if apart < COPY)
+            extra, lengths = other.ndim - table.ndim, (table.shape[-2], other.shape[-2])
+            like = (*other.shape[max(extra, 0) : -2], table.shape[-2], other.shape[-1])
+            if extra < 0 or like != table.shape or 2 * min(lengths) < max(lengths):
+                continue
+            for index in np.ndindex(other.shape[:extra]):  # a stack
+                name = format_path(keys) + (str(list(index)) if index else "")
+                difference, is_copy = _compare(table, other[index], min(lengths))
+                if is_copy:
+                    found[name] = min(float(difference), found.get(name, jnp.inf))
+    return tuple(found.items())
 
 
 def _groups(params: Tree, opt_state: Tree, path: Path) -> tuple[str, ...]:
@@ -254,9 +293,9 @@ def _decay(
         each = []
         for path in (one, other):
             table, update = (_array(tree, path).astype(jnp.float32) for tree in (params, updates))
-            share = 0 - jnp.vdot(update, table) / jnp.vdot(table, table)
-            rest = jnp.linalg.norm(update + share * table)
-            each.append((share, rest <= 1e-3 * jnp.abs(share) * jnp.linalg.norm(table)))
+            share = 0 - jnp.sum(update * table) / jnp.sum(table**2)
+            rest = _norm(update + share * table)
+            each.append((share, rest <= 1e-3 * jnp.abs(share) * _norm(table)))
         return each
 
     try:
@@ -296,5 +335,5 @@ def _gradients(
     gradient = jax.jit(jax.grad(value))(both)
     if was_tied and value((both[0], jax.tree.map(jnp.zeros_like, both[1]))) == value(both):
         return None  # the model's code does not follow its parameters
-    one, other = (float(jnp.linalg.norm(_array(each).ravel())) for each in gradient)
+    one, other = (float(_norm(_array(each))) for each in gradient)
     return one, other

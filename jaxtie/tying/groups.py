@@ -140,17 +140,14 @@ def has_groups(state: Tree) -> bool:
 
 
 def find_unused_group(params: Tree, state: Tree) -> str | None:
-    """Return the label of a group, or the place of a mask, that keeps moments of no parameter."""
+    """Return the label of a group, or the key of a mask, that keeps moments of no parameter."""
     unused: dict[Path, bool] = {}
     for part in list_parts(params, state)[0]:
         if part.entries is not None and part.group is not None:
             is_unused = all(map(is_empty, part.entries))
             unused[part.group] = unused.get(part.group, True) and is_unused
-    path = next((path for path, is_unused in unused.items() if is_unused), None)
-    if path is None:
-        return None
-    labelled = len(path) > 1 and path[-2] == "inner_states"
-    return f"group {path[-1]!r}" if labelled else f"mask at {format_path(path) or 'its root'!r}"
+    labels = (format_path(path[-1:]) or "masked" for path, is_unused in unused.items() if is_unused)
+    return next(labels, None)
 
 
 def _layers(parts: list[Part]) -> tuple[dict[str, list[list[Tree]]], list[int]]:

@@ -18,6 +18,8 @@ from jaxtie.tying.trees import (
     How,
     Place,
     Tables,
+    check_arrays,
+    check_dtypes,
     edit_trees,
     find_tables,
     get,
@@ -60,7 +62,7 @@ def untie(
         part), the input's entry is copied. Masks and labels of the optimizer must fit both trees,
         as functions and prefix trees do, and treat both tables alike unless `tx` is given.
         `optax.flatten` has no such structure.
-      input: path of the input table, "a/b/c" or a sequence of keys.
+      input: path of the input table: "a/b/c", a sequence of keys, or a key path of JAX.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
         exists and is None, or an `eqx.nn.Shared` fills it in.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
@@ -77,16 +79,18 @@ def untie(
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
 
     Raises:
-      ValueError: if `params` has no embedding, or no table at the path; if a part of the state
-        cannot be edited likewise, is of other parameters, or has no place in `tx`.
+      ValueError: if `params` has no embedding, no table at the path, or shapes instead of arrays;
+        if a part of the state cannot be edited likewise, is of other parameters, or has no place in
+        `tx`.
     """
+    check_arrays("untie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, tied, tx)
-    if tx is None and tied and (group := find_unused_group(params, opt_state)) is not None:
+    if tx is None and tied and (label := find_unused_group(params, opt_state)) is not None:
         raise ValueError(
-            f"the optimizer's {group} has no parameter yet; pass the optimizer as tx=...,"
+            f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
             " which finds the group of the output table"
         )
     untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
@@ -118,12 +122,16 @@ def tie(
     that only one table has is this one.
 
     Raises:
-      ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
+      ValueError: as `untie`; if the tables' shapes do not fit, or their dtypes, unless `how` is
+        "input"; if `how` is none of the three.
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
+    check_arrays("tie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
+    for tables in untied if how != "input" else ():
+        check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
     for tables in untied:

@@ -378,6 +378,16 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
     return put(tied, tables.rows, _take_rows(tables, other)) if tables.untied_rows else tied
 
 
+def check_dtypes(tables: Tables, tree: Tree) -> None:
+    """Raise ValueError if two tables have different dtypes, so that one would change."""
+    one, other = (jax.tree.leaves(get(tree, path))[0].dtype for path in tables[:2])
+    if one != other:
+        raise ValueError(
+            f"{format_path(tables.input)} is {one} and {format_path(tables.output)} {other};"
+            " expected one dtype: cast a table, or tie with how='input'"
+        )
+
+
 def align(tables: Tables, entry: Tree, *, reverse: bool = False) -> Tree:
     """Return the entry of the output table laid out like the input's, or the `reverse`."""
     if not is_transposed(tables):

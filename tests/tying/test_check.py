@@ -117,6 +117,41 @@ BROKEN = {
         lambda: {"params": tree(old=TABLE.T + 0), **PATHS},
     ),
     "a copy in a module": (f"b is a copy of .*{TWICE}", lambda: {"params": with_copy()}),
+    "a scaled copy": (
+        "old is a copy of embed/table, scaled",
+        lambda: {"params": tree(old=(TABLE.T * 30).astype(jnp.bfloat16)), **PATHS},
+    ),
+    "a scaled output table": (
+        "head/kernel is a copy of embed/table, scaled",
+        lambda: {"params": two_tables(TABLE.T * 30), **PATHS},
+    ),
+    "a stacked copy": (
+        r"old\[1, 0\] is a copy of embed/table, equal",
+        lambda: {
+            "params": tree(old=jnp.stack([W[:1] + jnp.zeros((V, D)), TABLE])[:, None]),
+            **PATHS,
+        },
+    ),
+    "a padded copy": (
+        "old is a copy of embed/table, equal",
+        lambda: {"params": tree(old=jnp.pad(TABLE.T, [(0, 0), (0, 2)])), **PATHS},
+    ),
+    "a copy without padding": (
+        "old is a copy of embed/table, equal",
+        lambda: {"params": tree(old=TABLE[:-1]), **PATHS},
+    ),
+    "NaN": (
+        "embed/table has values that are NaN or infinite",
+        lambda: {"params": tree(embed={"table": TABLE.at[2, 1].set(jnp.nan)}), **PATHS},
+    ),
+    "infinite values in the output table": (
+        "head/kernel has values that are NaN or infinite",
+        lambda: {"params": two_tables(2 * TABLE[::-1].T.at[2, 1].set(jnp.inf)), **PATHS},
+    ),
+    "a state of other parameters": (
+        r"the optimizer's state has an array \(6, 4\) at 0/mu/embed/table, which is not laid out",
+        lambda: {"params": tree(), "opt_state": optax.adam(1.0).init(two_tables()), **PATHS},
+    ),
     "decay by mask": (
         "decays embed/table by 0.001 and head/kernel by 0",
         lambda: {"params": two_tables(), "tx": decay(not_head), **PATHS},
@@ -259,6 +294,31 @@ def test_a_report_says_what_it_found():
     assert "inner_states/rest" in found.groups[0][0] and "inner_states/head" in found.groups[1][0]
     np.testing.assert_allclose(found.decay, [1e-5, 0], rtol=1e-3)
     assert "difference: " in str(report) and "gradients: " in str(report)
+    of_input, of_output = map(", ".join, found.groups)
+    assert f"groups: {of_input}; {of_output}" in str(report)
+
+
+def test_tables_on_explicit_mesh_axes():
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Explicit,))
+
+    def put(array, *axes):
+        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    params = {
+        "embed": {"table": put(TABLE, "vocabulary")},
+        "head": {"kernel": put(TABLE.T, None, "vocabulary")},
+        "w": put(W),
+    }
+
+    def loss(params):
+        tables = params["embed"]["table"].T, params["head"]["kernel"]
+        return sum(jnp.sum(jnp.tanh(params["w"] @ table) ** 2) for table in tables)
+
+    tx = optax.adamw(1e-2)
+    with jax.set_mesh(mesh):
+        report = check(params, tx.init(params), loss=loss, tx=tx, **PATHS)
+    assert len(report.problems) == 1 and "equal" in report.problems[0]
+    np.testing.assert_allclose(*report.embeddings[0].gradients, rtol=1e-5)
 
 
 def test_gradients_by_role_add_up_to_that_of_the_tied_table():

@@ -13,7 +13,7 @@ import pytest
 from bodies import once
 from flax.core import freeze
 
-from jaxtie import is_tied, tie, untie
+from jaxtie import check, is_tied, resize, tie, untie
 
 V, D = 6, 4
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
@@ -158,6 +158,24 @@ def test_a_path_into_a_sequence_of_layers():
     params = {"layers": (random(2), {"table": random(V, D)})}
     (_, (path, _)) = jax.tree_util.tree_leaves_with_path(params)
     assert "head" in untie(params, input=path, output="head")[0]
+
+
+def test_tables_of_two_dtypes_have_no_mean():
+    """A table never changes its dtype."""
+    tree = {"in": jnp.ones((V, D), jnp.bfloat16), "out": jnp.ones((V, D))}
+    paths = {"input": "in", "output": "out"}
+    for how in ("mean", "output"):
+        with pytest.raises(ValueError, match="in is bfloat16 and out float32; expected one dtype"):
+            tie(tree, how=how, **paths)
+    assert tie(tree, how="input", **paths)[0]["in"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("change", [untie, tie, resize, check])
+def test_shapes_are_refused(change):
+    tree = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, untied_tree()))
+    arguments = {untie: ((),), tie: ((),), resize: ((), 12)}.get(change, ())
+    with pytest.raises(ValueError, match=rf"jax.eval_shape\(partial\(jaxtie.{change.__name__},"):
+        change(tree, *arguments, **PATHS)
 
 
 def test_names_of_axes_are_transposed_too():

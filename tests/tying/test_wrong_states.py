@@ -189,7 +189,7 @@ ERRORS = [
     (without_body, ADAM, None, NOT_LAID_OUT),
     (same, optax.flatten(ADAM), None, rf"an array \(48,\) at 0/mu, which {NOT_LAID_OUT}"),
     (same, optax.lion(1e-3), ADAM, rf"has ScaleByLionState.\w+, {NO_PLACE}"),
-    (same, in_masks(ADAM), None, "mask at '0' has no parameter yet; pass the optimizer as tx="),
+    (same, in_masks(ADAM), None, "group '0' has no parameter yet; pass the optimizer as tx="),
 ]
 
 
