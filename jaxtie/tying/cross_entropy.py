@@ -164,10 +164,9 @@ def reduce_losses(
         raise ValueError(f"reduction is {reduction!r}; expected one of {', '.join(choices)}")
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
     weight_P = jnp.ones((), dtype) if weight_P is None else weight_P
-    static, traced = _divide_terms(dtype, z_loss, label_smoothing)
+    terms = _as_arrays(dtype, z_loss, label_smoothing)
 
-    def reduce(params, h_PxD, target_P, weight_P, traced):
-        terms = _join_terms(static, traced)
+    def reduce(params, h_PxD, target_P, weight_P, terms):
         weight_P = jnp.broadcast_to(weight_P, target_P.shape)
         if ignore_index is not None:
             weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
@@ -185,18 +184,14 @@ def reduce_losses(
     like_targets = jax.typeof(target_P).sharding
     of_all = like_targets if reduction == "none" else like_targets.update(spec=PartitionSpec())
     shardings = (of_all, of_all, like_targets) if return_lse else (of_all, of_all)
-    arrays = params, h_PxD, target_P, weight_P, traced
+    arrays = params, h_PxD, target_P, weight_P, terms
     return on_auto_axes(reduce, shardings, *arrays)(*arrays)
 
 
-def _divide_terms(dtype, *terms):
-    """Return Python numbers, which a compiler may drop if they are 0, and arrays; else None."""
-    traced = [x.astype(dtype) if isinstance(x, jax.Array) else None for x in terms]
-    return [None if isinstance(x, jax.Array) else x for x in terms], traced
-
-
-def _join_terms(static, traced):
-    return [a if b is None else b for a, b in zip(static, traced, strict=True)]
+def _as_arrays(dtype, *terms):
+    """Return None for a term that is off: 0 as a Python number, not as an array of a schedule."""
+    is_off = [x is None or (not isinstance(x, jax.Array) and x == 0) for x in terms]
+    return [None if off else jnp.asarray(x, dtype) for x, off in zip(terms, is_off, strict=True)]
 
 
 def _vary_alike(*trees):
@@ -245,19 +240,19 @@ def blockwise_cross_entropy(
     """
     arrays = _vary_alike(params, h_PxD, target_P, weight_P)
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
-    static, traced = _divide_terms(dtype, z_loss, label_smoothing)
-    return _blockwise(logits_of, block, static, reduction, *arrays, traced)
+    terms = _as_arrays(dtype, z_loss, label_smoothing)
+    return _blockwise(logits_of, block, reduction, *arrays, terms)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
-def _blockwise(logits_of, block, static, reduction, *arrays):
-    return _sum_blocks(logits_of, block, static, reduction, *arrays, gradient=False)[0]
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _blockwise(*arguments):
+    return _sum_blocks(*arguments, gradient=False)[0]
 
 
 @partial(_blockwise.defjvp, symbolic_zeros=True)
-def _(logits_of, block, static, reduction, primals, tangents):
+def _(logits_of, block, reduction, primals, tangents):
     """Compute the gradient along with the loss; what is linear in the tangents is transposed."""
-    means, gradients = _sum_blocks(logits_of, block, static, reduction, *primals, gradient=True)
+    means, gradients = _sum_blocks(logits_of, block, reduction, *primals, gradient=True)
     slope = jnp.zeros_like(means[0])
     for d, t in zip(*map(jax.tree.leaves, (gradients, tangents[:2])), strict=True):
         if not isinstance(t, SymbolicZero):
@@ -296,10 +291,6 @@ class _Losses(NamedTuple):
     is_wrong_K: jax.Array
 
 
-def _is_on(term: float | jax.Array) -> bool:
-    return isinstance(term, jax.Array) or bool(term)
-
-
 def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype) -> _Losses:
     vocabulary, lowest = logits_KxV.shape[1], jnp.finfo(logits_KxV.dtype).min / 4
     chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
@@ -308,12 +299,12 @@ def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtyp
     sum_K = jnp.sum(mass_KxV, axis=1)
     log_sum_K, even_KxV = top_K + jnp.log(sum_K), None
     loss_K = log_sum_K - chosen_K
-    if _is_on(label_smoothing):  # over the tokens that can be predicted
+    if label_smoothing is not None:  # over the tokens that can be predicted
         allowed_KxV = logits_KxV > lowest
         even_KxV = allowed_KxV / jnp.sum(allowed_KxV, axis=1, keepdims=True, dtype=dtype)
         finite_KxV = jnp.where(allowed_KxV, logits_KxV, 0).astype(dtype)
         loss_K = loss_K + label_smoothing * (chosen_K - jnp.sum(finite_KxV * even_KxV, axis=1))
-    if _is_on(z_loss):
+    if z_loss is not None:
         loss_K = loss_K + z_loss * log_sum_K**2
     counts_K = share_K != 0  # the loss of positions that do not count may be infinite
     is_excluded_K = (chosen_K < lowest) & (chosen_K > -jnp.inf)
@@ -343,11 +334,9 @@ def _each_position(logits_of, params, h_PxD, target_P, share_P, block, z_loss, l
     return [x.reshape(-1)[:positions] for x in found]
 
 
-def _sum_blocks(
-    logits_of, block, static, reduction, params, h_PxD, target_P, weight_P, traced, *, gradient
-):
+def _sum_blocks(logits_of, block, reduction, params, h_PxD, target_P, weight_P, terms, *, gradient):
     """Return loss and accuracy, and with `gradient` those in `params` and `h_PxD`, else None."""
-    z_loss, label_smoothing = _join_terms(static, traced)
+    z_loss, label_smoothing = terms
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
     share_P = _shares(weight_P.astype(dtype), reduction)
     block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
@@ -366,10 +355,10 @@ def _sum_blocks(
             return (*found, None), None
         is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
         scale_K = share_K / losses.sum_K
-        if _is_on(z_loss):
+        if z_loss is not None:
             scale_K = scale_K * (1 + 2 * z_loss * losses.log_sum_K)
         scale_K = jnp.where(losses.is_wrong_K, jnp.nan, scale_K)
-        smooth = _is_on(label_smoothing)
+        smooth = label_smoothing is not None
         hit_K = share_K * (1 - label_smoothing) if smooth else share_K
         d_logits_KxV = losses.mass_KxV * scale_K[:, None]
         d_logits_KxV = d_logits_KxV - jnp.where(is_target_KxV, hit_K[:, None], 0)
