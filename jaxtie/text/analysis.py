@@ -19,6 +19,7 @@ from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
+from jaxtie.text.initial_loss import estimate
 from jaxtie.text.pairs import PREDICTED
 
 EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
@@ -90,7 +91,6 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
     """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
-    from jaxtie.tying.initial_loss import estimate
     from jaxtie.tying.tie import count_parameters
 
     prepared, arms = experiment.prepared, experiment.arms
