@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
     from jaxtie.tying.resize import resize
-    from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
+    from jaxtie.tying.tie import is_tied, tie, untie
 
 try:
     __version__ = version("jaxtie")
@@ -39,7 +39,6 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 # imported on first use, since they need xarray or jax
 _LAZY = {
-    **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.tying.tie"),
     **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
     **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
@@ -80,7 +79,6 @@ __all__ = [
     "nnx",
     "resize",
     "run",
-    "saved_by_tying",
     "tie",
     "untie",
 ]

@@ -3,7 +3,7 @@
 from jaxtie.tying.check import check
 from jaxtie.tying.nnx import Embedding, Transposed, UntiedEmbed
 from jaxtie.tying.resize import resize
-from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
+from jaxtie.tying.tie import is_tied, tie, untie
 
 __all__ = [
     "Embedding",
@@ -12,7 +12,6 @@ __all__ = [
     "check",
     "is_tied",
     "resize",
-    "saved_by_tying",
     "tie",
     "untie",
 ]

@@ -22,6 +22,7 @@ from jaxtie.tying.trees import (
     Path,
     Tables,
     align,
+    arrays_of,
     format_path,
     get,
     keys_of,
@@ -198,8 +199,8 @@ def edit_groups(
             layer = edit(tables, _complete(tables, layer))
         return entries_of(edited, layer)
 
-    arrays = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, edited)
-    old, (new, structure) = list_parts(params, opt_state)[0], list_parts(edited, init(arrays))
+    old = list_parts(params, opt_state)[0]
+    new, structure = list_parts(edited, init(arrays_of(edited)))
     joined, _ = _layers([part for part in old if part.entries is not None])
     kept = {kind: [edit_layer(layer) for layer in layers] for kind, layers in joined.items()}
     own = [part for part in new if part.entries is not None]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import jax
 import optax
@@ -22,7 +22,6 @@ from jaxtie.tying.trees import (
     check_dtypes,
     edit_trees,
     find_tables,
-    get,
     set_untied_rows,
     tie_tree,
     untie_tree,
@@ -179,43 +178,3 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
 def count_parameters(tree: Tree) -> int:
     """Count the values in a tree of arrays or of their shapes, stacked members included."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-class Saving(NamedTuple):
-    """What tying saves: V·D parameters, for most optimizers as many values of each moment, bytes.
-
-    A factored moment has about V + D values.
-    """
-
-    parameters: int
-    moments: int
-    bytes: int
-
-
-def saved_by_tying(
-    params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None
-) -> Saving:
-    """Count the parameters, moments and bytes that tying saves, whether the model is tied or not.
-
-    With untied rows, the result is for tying all other rows. See `untie` for the arguments.
-    """
-    found = find(params, input, output)
-    if isinstance(params, nnx.Module):
-        params, opt_state = modules.trained_trees(params, opt_state)
-        found = [tables for tables in found if get(params, tables.input_now) is not None]
-    # an Equinox module may have leaves that are no arrays
-    params = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, params)
-    check_state(params, opt_state)
-
-    def edited(edit: Edit, *, untied: bool) -> tuple[Tree, Tree]:
-        chosen = [tables for tables in found if tables.untied == untied]
-        return jax.eval_shape(partial(edit_trees, edit, chosen), params, opt_state)
-
-    def count_bytes(tree: Tree) -> int:
-        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-    one, two = edited(partial(tie_tree, "input"), untied=True), edited(untie_tree, untied=False)
-    parameters, moments = (
-        count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True)
-    )
-    return Saving(parameters, moments, count_bytes(two) - count_bytes(one))

@@ -254,6 +254,11 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
     return Tables(input, output, shape, transposed, other is not None, input)
 
 
+def arrays_of(tree: Tree) -> Tree:
+    """Return a tree without leaves that are no arrays, such as functions in an Equinox module."""
+    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, tree)
+
+
 def check_arrays(name: str, params: Tree, *others: Tree) -> None:
     """Raise ValueError if a function of this name gets shapes instead of arrays."""
     trees = nnx.state(params) if isinstance(params, nnx.Module) else params, *others

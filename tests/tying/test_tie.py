@@ -14,7 +14,7 @@ from flax.core import freeze
 from six_models import WAYS, ByHand
 
 from jaxtie.tying.linen import Embedding
-from jaxtie.tying.tie import count_parameters, is_tied, saved_by_tying, tie, untie
+from jaxtie.tying.tie import is_tied, tie, untie
 
 
 class Bigram(nn.Module):
@@ -228,15 +228,6 @@ def test_no_embedding(operation):
 def test_unknown_choice():
     with pytest.raises(ValueError, match=r"how is 'both'; expected one of input, output, mean"):
         tie({"input": np.ones((3, 2))}, how="both")
-
-
-@pytest.mark.parametrize(("rule", "moments"), [("adam", 2), ("lion", 1), ("sgd", 0)])
-def test_saved_by_tying(rule, moments):
-    params, size = alone(three_members()), 7 * 4
-    assert count_parameters(params) == size + 4 * 4 + 4
-    for now in (params, untie(params)[0]):
-        saving = saved_by_tying(now, jax.eval_shape(getattr(optax, rule)(1.0).init, now))
-        assert saving == (size, moments * size, 4 * (1 + moments) * size)
 
 
 @pytest.fixture(params=WAYS)

@@ -12,7 +12,7 @@ import zoo
 from flax import nnx
 
 import jaxtie.nnx
-from jaxtie import is_tied, saved_by_tying, tie, untie
+from jaxtie import is_tied, tie, untie
 
 V, D = 7, 4
 RNG = np.random.default_rng(0)
@@ -199,12 +199,6 @@ def test_what_is_wrong_is_said_in_one_line(of, old, new, message):
     with pytest.raises(ValueError, match=message) as error:
         untie(params, filled(old, of(params)), tx=new)
     assert "\n" not in str(error.value)
-
-
-def test_a_saving_is_not_counted_for_a_state_of_other_parameters():
-    params = start("embedding")
-    with pytest.raises(ValueError, match=NOT_LAID_OUT):
-        saved_by_tying(params, filled(ADAM, with_more(params)))
 
 
 def test_an_nnx_model_and_a_state_of_other_parameters():
