@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jaxtie.tying.check import check
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
-    from jaxtie.tying.resize import resize
+    from jaxtie.tying.resize import reset_rows, resize
     from jaxtie.tying.tie import is_tied, tie, untie
 
 try:
@@ -39,6 +39,7 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 # imported on first use, since they need xarray or jax
 _LAZY = {
+    **dict.fromkeys(("is_tied", "tie", "untie"), "jaxtie.tying.tie"),
     **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
     **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
@@ -48,7 +49,7 @@ _LAZY = {
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
     "cross_entropy": "jaxtie.tying.cross_entropy",
-    "resize": "jaxtie.tying.resize",
+    **dict.fromkeys(("reset_rows", "resize"), "jaxtie.tying.resize"),
 }
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "load",
     "make_embedding",
     "nnx",
+    "reset_rows",
     "resize",
     "run",
     "tie",

@@ -2,7 +2,7 @@
 
 from jaxtie.tying.check import check
 from jaxtie.tying.nnx import Embedding, Transposed, UntiedEmbed
-from jaxtie.tying.resize import resize
+from jaxtie.tying.resize import reset_rows, resize
 from jaxtie.tying.tie import is_tied, tie, untie
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "UntiedEmbed",
     "check",
     "is_tied",
+    "reset_rows",
     "resize",
     "tie",
     "untie",

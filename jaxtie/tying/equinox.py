@@ -73,15 +73,15 @@ def check_owner(params: Tree, tables: Tables) -> None:
         )
 
 
-def set_sizes(params: Tree, found: Sequence[Tables], rows: int) -> Tree:
+def set_sizes(params: Tree, found: Sequence[Tables], source: Callable) -> Tree:
     """Put the number of rows into layers of Equinox that own a table, or get one filled in."""
     for tables in found:
         for path in (tables.input_now[:-1], tables.output[:-1]):
             owner = get(params, path)
             if type(owner).__module__.startswith("equinox.nn"):
                 new = copy.copy(owner)
-                for name in {"num_embeddings", "out_features"} & vars(owner).keys():
-                    object.__setattr__(new, name, rows)  # its class is frozen
+                for name in {"num_embeddings", "out_features"} & vars(owner).keys():  # it is frozen
+                    object.__setattr__(new, name, len(source(tables.shape[-2])))
                 params = put(params, path, new)
     return params
 

@@ -294,17 +294,37 @@ def tie_module(
     return model, optimizer
 
 
-def set_sizes(model: nnx.Module, resized: nnx.State, places: Iterable[Path], size: int) -> None:
-    """Put resized tables and biases into a model, and the vocabulary into their modules."""
+def set_sizes(
+    model: nnx.Module, resized: Tree, found: Iterable[Tables], places: Iterable[Path], plan: Any
+) -> None:
+    """Put resized tables and vectors into a model, and their rows into its modules."""
+    for tables in found:
+        source = plan.source(tables.shape[-2]).tolist()
+        owners = [_at(model, path[:-1]) for path in (tables.input, tables.output)]
+        for owner in {id(owner): owner for owner in owners}.values():
+            if isinstance(owner, Embedding):
+                owner.spec = _renumber(owner, source, plan.tokens)
+            elif isinstance(owner, nnx.Embed):
+                owner.num_embeddings = len(source)
+            elif isinstance(owner, nnx.Linear):
+                owner.out_features = len(source)
     for path in places:
-        owner, variable = _at(model, path[:-1]), _at(model, path)
-        variable.set_value(get(resized, path).get_value())
-        if isinstance(owner, Embedding):
-            owner.spec = dataclasses.replace(owner.spec, vocabulary=size)
-        elif isinstance(owner, nnx.Embed):
-            owner.num_embeddings = size
-        elif isinstance(owner, nnx.Linear):
-            owner.out_features = size
+        _at(model, path).set_value(get(resized, path).get_value())
+
+
+def _renumber(embedding: Embedding, source: list[int], tokens: int) -> EmbeddingSpec:
+    """Return the declaration of an embedding with other rows; see `jaxtie.tying.resize`."""
+    spec, padding = embedding.spec, range(tokens, len(source))
+    new_ids: dict = dict(zip(padding, padding)) | {old: new for new, old in enumerate(source)}
+
+    def renumber(rows: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(new_ids[row] for row in rows if row in new_ids))
+
+    untied, excluded = renumber(spec.untied_rows), renumber(spec.excluded_rows)
+    if hasattr(embedding, "output_rows") and len(untied) < len(spec.untied_rows):
+        raise ValueError("untied rows would go; expected other tokens, or untie first")
+    sizes: dict[str, Any] = {"vocabulary": len(source), "padding": new_ids.get(spec.padding)}
+    return dataclasses.replace(spec, untied_rows=untied, excluded_rows=excluded, **sizes)
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
