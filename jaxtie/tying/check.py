@@ -21,6 +21,7 @@ from jaxtie.tying.trees import (
     Place,
     Tables,
     align,
+    arrays_of,
     check_arrays,
     format_path,
     get,
@@ -45,6 +46,7 @@ class Found:
       gradients: norms of the gradient in the input and the output role.
       groups: of the optimizer, for either table: which states have moments of it.
       decay: share that an update without a gradient takes from either table.
+      moves: whether an update with a gradient changes either table.
       shardings: of either table.
       problems: what is wrong, a line each.
     """
@@ -57,6 +59,7 @@ class Found:
     gradients: tuple[float, float] | None
     groups: tuple[tuple[str, ...], tuple[str, ...]] | None
     decay: tuple[float, float] | None
+    moves: tuple[bool, bool] | None
     shardings: tuple[str, str] | None
     problems: tuple[str, ...]
 
@@ -82,7 +85,15 @@ class Report:
         lines = [f"{self.parameters:,} parameters"]
         for found in self.embeddings:
             lines.append(f"{found.input}: {'tied' if found.tied else f'untied, {found.output}'}")
-            for name in ("difference", "copies", "gradients", "groups", "decay", "shardings"):
+            for name in (
+                "difference",
+                "copies",
+                "gradients",
+                "groups",
+                "decay",
+                "moves",
+                "shardings",
+            ):
                 value = getattr(found, name)
                 if value not in (None, ()):
                     lines.append(f"  {name}: {_show(value)}")
@@ -115,7 +126,8 @@ def check(
     Problems are: two tables where one is expected; copies of a table, even scaled, stacked or
     padded, which the parameter count and the global norm of the gradient count twice; values that
     are not finite; a role without a gradient while the other has one; two tables that the optimizer
-    decays differently; a state of other parameters.
+    treats differently; a table that is updated by Muon, or not at all though it has moments; a
+    state of other parameters.
 
     Args:
       params: see `jaxtie.untie`.
@@ -124,7 +136,7 @@ def check(
         follow the parameters, tied or untied, as that of `Embedding` does; else they are None.
       batch: second argument of `loss`.
       tied: what is expected. None: tied if two tables are copies; False: copies are fine.
-      tx: the optimizer: for decay.
+      tx: the optimizer: for decay and moves.
       input: path of the input table.
       output: path of the output table.
       transposed: the output table is, or would be, D×V.
@@ -140,9 +152,9 @@ def check(
         trained, state = modules.trained_trees(params, opt_state)
     if isinstance(opt_state, nnx.Optimizer):
         tx = opt_state.tx
-    wrong = []
+    wrong, arrays = [], arrays_of(trained)
     try:
-        check_state(_arrays(trained), state)
+        check_state(arrays, state)
     except ValueError as error:
         wrong.append(str(error))
     found = []
@@ -154,65 +166,73 @@ def check(
             "tied": not tables.untied,
             "difference": None,
             "copies": _find_copies(tree, tables),
-            "groups": None,
-            "decay": None,
             "shardings": None,
             "gradients": _gradients(params, paths, number, loss, batch),
+            **_treatment(arrays, state, tx, (tables.input_now, of_output)),
         }
-        is_copy, broken = False, list(wrong)
-        for path in (tables.input_now, of_output)[: 1 + tables.untied]:
-            if not jnp.all(jnp.isfinite(_array(tree, path))):
-                broken.append(f"{format_path(path)} has values that are NaN or infinite")
+        is_copy, broken = (
+            False,
+            [
+                f"{format_path(path)} has values that are NaN or infinite"
+                for path in (tables.input_now, of_output)[: 1 + tables.untied]
+                if not jnp.all(jnp.isfinite(_array(tree, path)))
+            ],
+        )
         if tables.untied:
             one, other = _array(tree, tables.input), _array(tree, tables.output)
             aligned = _array(align(tables, get(tree, tables.output)))
             difference, is_copy = _compare(one, aligned, one.shape[-2])
             facts["difference"] = float(difference)
-            facts["groups"] = tuple(_groups(trained, state, at) for at in tables[:2])
             facts["shardings"] = _split_axes(one), _split_axes(other)
-        if tx is not None and get(trained, tables.input_now) is not None:
-            facts["decay"] = _decay(trained, tx, tables.input_now, of_output)
-        problems = *broken, *_problems(tied, is_copy=bool(is_copy), **facts)
-        found.append(Found(**facts, problems=problems))
-    return Report(count_parameters(_arrays(tree)), tuple(found))
+        one = Found(**facts, problems=())
+        broken += _problems(one, tied, is_copy=bool(is_copy))
+        found.append(dataclasses.replace(one, problems=(*wrong, *broken)))
+    return Report(count_parameters(arrays_of(tree)), tuple(found))
 
 
-def _problems(
-    expected: bool | None,
-    *,
-    input: str,
-    output: str,
-    tied: bool,
-    difference: float | None,
-    is_copy: bool,
-    copies: tuple[tuple[str, float], ...],
-    gradients: tuple[float, float] | None,
-    decay: tuple[float, float] | None,
-    **_: Any,
-) -> Iterator[str]:
-    if difference is not None and is_copy and expected is not False:
-        copies = ((output, difference), *copies)
-    elif not tied and expected:
-        yield f"{input} and {output} are two tables; expected one: tie them by jaxtie.tie"
+def _problems(found: Found, expected: bool | None, *, is_copy: bool) -> Iterator[str]:
+    one, copies = found.input, found.copies
+    if found.difference is not None and is_copy and expected is not False:
+        copies = ((found.output, found.difference), *copies)
+    elif not found.tied and expected:
+        yield f"{one} and {found.output} are two tables; expected one: tie them by jaxtie.tie"
     for path, apart in copies:
         drift = f"drifted by {apart:.2g} of its norm" if apart else "equal"
         drift = drift if apart < COPY else "scaled"
         yield (
-            f"{path} is a copy of {input}, {drift}; the number of parameters and the global norm"
+            f"{path} is a copy of {one}, {drift}; the number of parameters and the global norm"
             " count both: tie them by jaxtie.tie"
         )
-    for name, own, other in zip(("input", "output"), gradients or (), (gradients or ())[::-1]):
-        if own == 0 and other > 0:
-            yield f"{input} has no gradient in its {name} role"
-    if decay is not None and expected is not False and not np.isclose(*decay, rtol=1e-2, atol=0):
+    gradients = found.gradients or (1, 1)
+    for i, name in enumerate(("input", "output")):
+        if gradients[i] == 0 < gradients[1 - i]:
+            yield f"{one} has no gradient in its {name} role"
+    yield from _problems_of_optimizer(found, expected)
+
+
+def _problems_of_optimizer(found: Found, expected: bool | None) -> Iterator[str]:
+    groups, moves, decay = found.groups or ((), ()), found.moves or (True, True), found.decay
+    names = (found.input,) if found.tied else (found.input, found.output)
+    for name, own, moved in zip(names, groups, moves):
+        if muon := [each for each in own if "Muon" in each]:
+            yield (
+                f"{name} is updated by Muon ({muon[0]}), which is for hidden matrices; expected"
+                " another optimizer for tables, such as Adam"
+            )
+        if own and not moved:
+            yield f"{name} has moments, but no update changes it; expected a rate above 0"
+    if len(names) < 2 or expected is False:
+        return
+    if decay is not None and not np.isclose(*decay, rtol=1e-2, atol=0):
         yield (
-            f"an update decays {input} by {decay[0]:.3g} and {output} by {decay[1]:.3g}; expected"
-            " both alike"
+            f"an update decays {names[0]} by {decay[0]:.3g} and {names[1]} by {decay[1]:.3g};"
+            " expected both alike"
         )
-
-
-def _arrays(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, tree)
+    elif groups[0] != groups[1]:
+        one, other = (", ".join(own) or "none" for own in groups)
+        yield f"{names[0]} has moments in {one}, {names[1]} in {other}; expected both alike"
+    elif moves[0] != moves[1]:
+        yield f"an update changes only one of {names[0]} and {names[1]}; expected both alike"
 
 
 def _array(entry: Tree, path: Path = ()) -> jax.Array:
@@ -251,7 +271,7 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
     table, own = _array(tree, tables.input_now), (tables.input_now, tables.output)
     found: dict[str, float] = {}
     nodes = jax.tree_util.tree_leaves_with_path(
-        _arrays(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
+        arrays_of(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
     )
     for path, node in nodes:
         keys, leaves = keys_of(path), jax.tree.leaves(node)
@@ -270,39 +290,49 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
     return tuple(found.items())
 
 
-def _groups(params: Tree, opt_state: Tree, path: Path) -> tuple[str, ...]:
-    """Return the optimizer's states that have moments of a parameter, with their groups."""
-    parts = [part for part in list_parts(params, opt_state)[0] if part.entries is not None]
-    return tuple(
-        "/".join(map(str, (*part.path[:-1], part.kind)))
-        for part in parts
-        if not is_empty(get(part.node, path))
-    )
+def _treatment(
+    params: Tree, state: Tree, tx: optax.GradientTransformation | None, places: tuple[Path, Path]
+) -> dict[str, Any]:
+    """Return states with moments of two tables, with their groups; their decay and their moves."""
+    facts: dict[str, Any] = dict.fromkeys(("groups", "decay", "moves"))
+    if tx is not None and not jax.tree.leaves(state):
+        state = jax.eval_shape(tx.init, params)
+    if jax.tree.leaves(state):
+        parts = [part for part in list_parts(params, state)[0] if part.entries is not None]
+        facts["groups"] = tuple(
+            tuple(
+                "/".join(map(str, (*part.path[:-1], part.kind)))
+                for part in parts
+                if not is_empty(get(part.node, place))
+            )
+            for place in places
+        )
+    if tx is None or get(params, places[0]) is None:
+        return facts
 
-
-def _decay(
-    params: Tree, tx: optax.GradientTransformation, one: Path, other: Path
-) -> tuple[float, float] | None:
-    """Return the share that an update without a gradient takes from two tables."""
-
-    @jax.jit
-    def probe(params: Tree) -> Tree:
-        state, zeros = tx.init(params), jax.tree.map(jnp.zeros_like, params)
+    @partial(jax.jit, static_argnums=1)
+    def probe(params: Tree, slope: Callable) -> list:
+        state, gradient = tx.init(params), jax.tree.map(slope, params)
         for _ in range(2):  # the first may have a learning rate of 0
-            updates, state = tx.update(zeros, state, params)
+            updates, state = tx.update(gradient, state, params)
         each = []
-        for path in (one, other):
+        for path in places:
             table, update = (_array(tree, path).astype(jnp.float32) for tree in (params, updates))
             share = 0 - jnp.sum(update * table) / jnp.sum(table**2)
             rest = _norm(update + share * table)
-            each.append((share, rest <= 1e-3 * jnp.abs(share) * _norm(table)))
-        return each
+            each.append((share, rest <= 1e-3 * jnp.abs(share) * _norm(table), jnp.any(update != 0)))
+        return [*each, jnp.array([jnp.any(update != 0) for update in jax.tree.leaves(updates)])]
 
     try:
-        shares = probe(nnx.as_pure(_arrays(params)))
+        without = probe(nnx.as_pure(params), jnp.zeros_like)
+        *tables, moved = probe(nnx.as_pure(params), lambda x: jnp.cos(x).astype(x.dtype))
     except TypeError:  # it needs the value of the loss
-        return None
-    return (float(shares[0][0]), float(shares[1][0])) if all(ok for _, ok in shares) else None
+        return facts
+    if without[0][1] and without[1][1]:
+        facts["decay"] = float(without[0][0]), float(without[1][0])
+    if moved.any():
+        facts["moves"] = tuple(bool(table[2]) for table in tables)
+    return facts
 
 
 def _gradients(

@@ -51,6 +51,18 @@ def labels(params):
 
 
 TWO_DECAYS = optax.multi_transform({"head": optax.adamw(1e-2), "rest": decay(None)}, labels)
+MUON = optax.contrib.muon(1e-2)
+TWO_RULES = optax.multi_transform({"head": optax.lion(1e-2), "rest": optax.adam(1e-2)}, labels)
+ONE_FROZEN = optax.multi_transform({"head": optax.set_to_zero(), "rest": optax.sgd(0.1)}, labels)
+
+
+def of_rates(table, rest):
+    groups = {"table": optax.adam(table), "rest": optax.adam(rest)}
+    return optax.multi_transform(
+        groups, lambda params: {name: "table" if name == "embed" else "rest" for name in params}
+    )
+
+
 WARM = optax.adamw(optax.linear_schedule(0, 1e-2, 10), mask=not_head)
 
 
@@ -152,6 +164,33 @@ BROKEN = {
         r"the optimizer's state has an array \(6, 4\) at 0/mu/embed/table, which is not laid out",
         lambda: {"params": tree(), "opt_state": optax.adam(1.0).init(two_tables()), **PATHS},
     ),
+    "Muon": (
+        r"embed/table is updated by Muon \(.*MuonState.mu\), which is for hidden matrices",
+        lambda: {"params": tree(), "opt_state": MUON.init(tree()), **PATHS},
+    ),
+    "Muon without its state": (
+        "embed/table is updated by Muon",
+        lambda: {"params": tree(), "tx": MUON, **PATHS},
+    ),
+    "Muon in an NNX optimizer": (
+        "embed/embedding is updated by Muon",
+        lambda: (
+            {"params": (model := two_embeds("variable")), **OF_EMBEDS}
+            | {"opt_state": nnx.Optimizer(model, MUON, wrt=nnx.Param)}
+        ),
+    ),
+    "a rate of 0": (
+        "embed/table has moments, but no update changes it; expected a rate above 0",
+        lambda: {"params": tree(), "tx": of_rates(table=0.0, rest=1e-2), **PATHS},
+    ),
+    "groups that differ": (
+        "embed/table has moments in .*rest/.*Adam.*, head/kernel in .*head/.*Lion.*; expected both",
+        lambda: {"params": two_tables(), "opt_state": TWO_RULES.init(two_tables()), **PATHS},
+    ),
+    "one table is frozen": (
+        "an update changes only one of embed/table and head/kernel",
+        lambda: {"params": two_tables(), "tx": ONE_FROZEN, **PATHS},
+    ),
     "decay by mask": (
         "decays embed/table by 0.001 and head/kernel by 0",
         lambda: {"params": two_tables(), "tx": decay(not_head), **PATHS},
@@ -244,6 +283,27 @@ SOUND = {
     **{f"tied {way}": of_way(way) for way in WAYS},
     **{f"untied {way}": of_way(way, untied=True) for way in ("linen", "nnx-linear", "maxtext")},
     "split": split,
+    "Muon for the rest": lambda: {
+        "params": two_tables(),
+        "tx": optax.contrib.muon(
+            1e-2,
+            muon_weight_dimension_numbers=lambda params: {
+                "embed": {"table": None},
+                "head": {"kernel": None},
+                "w": optax.contrib.MuonDimensionNumbers(),
+            },
+        ),
+        **PATHS,
+    },
+    "two groups, meant": lambda: (
+        {"params": two_tables(), "tied": False, **PATHS}
+        | {"opt_state": TWO_RULES.init(two_tables()), "tx": TWO_RULES}
+    ),
+    "gradients that are accumulated": lambda: {
+        "params": two_tables(),
+        "tx": optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation(),
+        **PATHS,
+    },
     "masked decay": lambda: {"params": two_tables(), "tx": decay(matrices), **PATHS},
     "frozen tables": lambda: {"params": two_tables(), "tx": FREEZE, "loss": loss_of, **PATHS},
     "no gradient at all": lambda: (
