@@ -87,8 +87,8 @@ def budget(
             raise ValueError(f"{name} = {size}; expected {least} or more, a whole number")
     if bias not in (True, False, "qkv"):
         raise ValueError(f"bias = {bias!r}; expected True, False or 'qkv'")
-    if head_norms and heads is None:
-        raise ValueError("head_norms need heads; say how many")
+    if heads is None and (head_norms or kv_heads is not None or head_width is not None):
+        raise ValueError("kv_heads, head_width and head_norms need heads; say how many")
     feedforward = 4 * width if feedforward is None else feedforward
     queries, keys = _attention_widths(width, heads, kv_heads, head_width)
     block = width * (2 * queries + 2 * keys) + (3 if gated else 2) * width * feedforward
@@ -120,8 +120,6 @@ def _attention_widths(
 ) -> tuple[int, int]:
     """Return the widths of all queries and of all keys."""
     if heads is None:
-        if kv_heads is not None or head_width is not None:
-            raise ValueError("kv_heads and head_width need heads; say how many")
         return width, width
     if head_width is None and width % heads:
         raise ValueError(f"heads = {heads} do not divide width = {width}; expected head_width=...")

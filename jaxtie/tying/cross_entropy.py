@@ -223,20 +223,12 @@ def blockwise_cross_entropy(
 
     The loss is differentiable in `params` and `h_PxD`, a second time forward only. Time grows with
     the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
-    may have any dtype; the loss is computed in at least float32.
+    may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
+    `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
+    is 0. The result does not depend on `block`, except for rounding.
 
-    Args:
-      logits_of: a pure function from `params` and hidden states KxD to logits KxV that treats each
-        position separately.
-      params: its first argument.
-      h_PxD: hidden states.
-      target_P: token ids. An id outside 0...V-1 or of `excluded_rows` that counts makes loss and
-        gradients NaN.
-      weight_P: see `reduce_losses`; if all are 0, or there are none, the loss is 0.
-      block: K. The result does not depend on it, except for rounding.
-      z_loss: see `reduce_losses`.
-      label_smoothing: likewise.
-      reduction: "mean" or "sum".
+    `logits_of`: a pure function from `params` and hidden states KxD to logits KxV that treats each
+    position separately. For the other arguments see `reduce_losses`; positions are one axis here.
     """
     arrays = _vary_alike(params, h_PxD, target_P, weight_P)
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
