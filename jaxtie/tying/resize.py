@@ -250,7 +250,7 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
                 " expected the number of its rows that are tokens"
             )
         source = plan.source(vocabulary)
-        stay = np.sum(source >= 0)
+        stay = int(np.sum(source >= 0))
         if not isinstance(plan.new_rows, str) and plan.key is None and stay < len(source):
             expected = [(size - stay, width) for size in (plan.tokens, len(source))]
             if jnp.shape(plan.new_rows) not in expected:

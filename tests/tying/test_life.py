@@ -50,7 +50,10 @@ def hidden(body, rows):
             (norm(block["one"], h) @ matrix).reshape(*h.shape[:2], HEADS, -1)
             for matrix in block["qkv"]
         )
-        mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        scores = jnp.einsum("bqhc,bkhc->bhqk", query, key) / np.sqrt(D // HEADS)
+        sees = np.tril(np.ones((T, T), bool))[None, None]
+        share = jax.nn.softmax(jnp.where(sees, scores, -jnp.inf))
+        mixed = jnp.einsum("bhqk,bkhc->bqhc", share, value)
         h = h + mixed.reshape(h.shape) @ block["merge"]
         h = h + jax.nn.gelu(norm(block["two"], h) @ block["up"]) @ block["down"]
     return norm(body["last"], h)
@@ -236,11 +239,13 @@ class OfModule:
         return self.optimizer.opt_state[0].mu, self.optimizer.opt_state[0].nu
 
     def leaves(self):
-        return jax.tree.leaves(nnx.state((self.model, self.optimizer)))
+        return jax.tree.leaves((nnx.state(self.model), nnx.state(self.optimizer)))
 
     def put(self, leaves):
-        both = self.model, self.optimizer
-        nnx.update(both, jax.tree.unflatten(jax.tree.structure(nnx.state(both)), leaves))
+        both = nnx.state(self.model), nnx.state(self.optimizer)
+        states = jax.tree.unflatten(jax.tree.structure(both), leaves)
+        nnx.update(self.model, states[0])
+        nnx.update(self.optimizer, states[1])
 
 
 WAYS = {"plain": plain, "linen": linen, "nnx": OfModule, "equinox": equinox}
@@ -254,7 +259,11 @@ def save_and_restore(model, path):
         checkpointer.save(path, saved)
         checkpointer.wait_until_finished()
         model.put([jnp.zeros_like(leaf) for leaf in saved.values()])
-        restored = checkpointer.restore(path, jax.tree.map(ocp.utils.to_shape_dtype_struct, saved))
+        like = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for name, leaf in saved.items()
+        }
+        restored = checkpointer.restore(path, like)
     model.put([restored[name] for name in saved])
     for one, other in zip(before, model.leaves(), strict=True):
         np.testing.assert_array_equal(one, other)
