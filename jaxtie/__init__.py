@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jaxtie.tying.check import check
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
-    from jaxtie.tying.resize import resize
-    from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
+    from jaxtie.tying.resize import reset_rows, resize
+    from jaxtie.tying.tie import is_tied, tie, untie
 
 try:
     __version__ = version("jaxtie")
@@ -39,7 +39,7 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 # imported on first use, since they need xarray or jax
 _LAZY = {
-    **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.tying.tie"),
+    **dict.fromkeys(("is_tied", "tie", "untie"), "jaxtie.tying.tie"),
     **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
     **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
@@ -49,7 +49,7 @@ _LAZY = {
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
     "cross_entropy": "jaxtie.tying.cross_entropy",
-    "resize": "jaxtie.tying.resize",
+    **dict.fromkeys(("reset_rows", "resize"), "jaxtie.tying.resize"),
 }
 
 __all__ = [
@@ -78,9 +78,9 @@ __all__ = [
     "load",
     "make_embedding",
     "nnx",
+    "reset_rows",
     "resize",
     "run",
-    "saved_by_tying",
     "tie",
     "untie",
 ]

@@ -2,8 +2,8 @@
 
 from jaxtie.tying.check import check
 from jaxtie.tying.nnx import Embedding, Transposed, UntiedEmbed
-from jaxtie.tying.resize import resize
-from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
+from jaxtie.tying.resize import reset_rows, resize
+from jaxtie.tying.tie import is_tied, tie, untie
 
 __all__ = [
     "Embedding",
@@ -11,8 +11,8 @@ __all__ = [
     "UntiedEmbed",
     "check",
     "is_tied",
+    "reset_rows",
     "resize",
-    "saved_by_tying",
     "tie",
     "untie",
 ]

@@ -33,9 +33,9 @@ from jaxtie import Arm
 from jaxtie.config import size
 from jaxtie.results.plots import STYLE, coloured
 from jaxtie.results.tables import Table, interval, number
+from jaxtie.text.initial_loss import estimate
 from jaxtie.training.devices import start_jax
 from jaxtie.tying.head import Projection
-from jaxtie.tying.initial_loss import estimate
 from jaxtie.tying.linen import make_embedding
 
 EXPERIMENTS = Path(__file__).parents[1]

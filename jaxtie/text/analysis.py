@@ -16,6 +16,7 @@ from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
+from jaxtie.text.initial_loss import estimate
 
 EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
 OF_BOTH_TABLES = {  # dimensions and meaning
@@ -85,7 +86,6 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
     """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
-    from jaxtie.tying.initial_loss import estimate
     from jaxtie.tying.tie import count_parameters
 
     prepared, arms = experiment.prepared, experiment.arms

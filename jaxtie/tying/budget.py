@@ -1,5 +1,6 @@
 """Count the parameters, bytes and FLOPs of a transformer, tied or untied, before it is built."""
 
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ def budget(
     positions: int = 0,
     bias: bool | Literal["qkv"] = False,
     norms: int = 2,
+    head_norms: bool = False,
     context: int = 0,
     weight_dtype: jax.typing.DTypeLike = "float32",
     moment_dtype: jax.typing.DTypeLike = "float32",
@@ -67,27 +69,36 @@ def budget(
       positions: rows of a learned position table.
       bias: biases in all layers and norms, or in "qkv" only. The head has none.
       norms: per block; one more is at the end.
+      head_norms: norms of queries and keys, of the width of a head (Qwen3, Gemma 3); needs `heads`.
       context: number of positions that attention sees.
       weight_dtype: of parameters and gradients.
       moment_dtype: of the optimizer's moments.
       moments: number of moments of each parameter: 2 for Adam, 1 for momentum and Lion.
 
     Raises:
-      ValueError: if a size is not positive, or if heads do not divide.
+      ValueError: if a size is not a whole number, or too small; if heads do not divide.
     """
+    sizes = {"vocabulary": vocabulary, "width": width, "layers": layers, "feedforward": feedforward}
+    sizes |= {"heads": heads, "kv_heads": kv_heads, "head_width": head_width}
+    counts = {"positions": positions, "norms": norms, "context": context, "moments": moments}
+    for name, size in {**sizes, **counts}.items():
+        least = 0 if name in counts else 1
+        if size is not None and (not isinstance(size, Integral) or size < least):
+            raise ValueError(f"{name} = {size}; expected {least} or more, a whole number")
+    if bias not in (True, False, "qkv"):
+        raise ValueError(f"bias = {bias!r}; expected True, False or 'qkv'")
+    if heads is None and (head_norms or kv_heads is not None or head_width is not None):
+        raise ValueError("kv_heads, head_width and head_norms need heads; say how many")
     feedforward = 4 * width if feedforward is None else feedforward
     queries, keys = _attention_widths(width, heads, kv_heads, head_width)
-    sizes = {"vocabulary": vocabulary, "width": width, "layers": layers, "feedforward": feedforward}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} = {size}; expected 1 or more")
     block = width * (2 * queries + 2 * keys) + (3 if gated else 2) * width * feedforward
     biases = (queries + 2 * keys) * bool(bias)
     if bias is True:
         biases += width + (2 if gated else 1) * feedforward + width
     of_norm = (2 if bias is True else 1) * width
+    of_heads = 2 * (queries // heads) if head_norms and heads else 0
     tables = (1 if tied else 2) * vocabulary * width
-    body = layers * (block + biases + norms * of_norm) + of_norm + positions * width
+    body = layers * (block + biases + norms * of_norm + of_heads) + of_norm + positions * width
     head = 2 * vocabulary * width
     forward = layers * (2 * block + 4 * context * queries) + head
     parameters = tables + body
@@ -109,8 +120,6 @@ def _attention_widths(
 ) -> tuple[int, int]:
     """Return the widths of all queries and of all keys."""
     if heads is None:
-        if kv_heads is not None or head_width is not None:
-            raise ValueError("kv_heads and head_width need heads; say how many")
         return width, width
     if head_width is None and width % heads:
         raise ValueError(f"heads = {heads} do not divide width = {width}; expected head_width=...")

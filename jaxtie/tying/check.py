@@ -10,16 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from jaxtie.tying import nnx as modules
-from jaxtie.tying.groups import is_empty, list_parts
-from jaxtie.tying.head import Tree
+from jaxtie.tying.groups import check_state, is_empty, list_parts
+from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import count_parameters, find, untie
 from jaxtie.tying.trees import (
     Path,
     Place,
     Tables,
     align,
+    arrays_of,
+    check_arrays,
     format_path,
     get,
     keys_of,
@@ -27,6 +30,7 @@ from jaxtie.tying.trees import (
 )
 
 COPY = 0.5  # two tables whose difference is less than this part of one are copies of each other
+SCALED = 0.05  # or that is less than this part once one of them is scaled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Found:
       gradients: norms of the gradient in the input and the output role.
       groups: of the optimizer, for either table: which states have moments of it.
       decay: share that an update without a gradient takes from either table.
+      moves: whether an update with a gradient changes either table.
       shardings: of either table.
       problems: what is wrong, a line each.
     """
@@ -54,6 +59,7 @@ class Found:
     gradients: tuple[float, float] | None
     groups: tuple[tuple[str, ...], tuple[str, ...]] | None
     decay: tuple[float, float] | None
+    moves: tuple[bool, bool] | None
     shardings: tuple[str, str] | None
     problems: tuple[str, ...]
 
@@ -79,7 +85,15 @@ class Report:
         lines = [f"{self.parameters:,} parameters"]
         for found in self.embeddings:
             lines.append(f"{found.input}: {'tied' if found.tied else f'untied, {found.output}'}")
-            for name in ("difference", "copies", "gradients", "groups", "decay", "shardings"):
+            for name in (
+                "difference",
+                "copies",
+                "gradients",
+                "groups",
+                "decay",
+                "moves",
+                "shardings",
+            ):
                 value = getattr(found, name)
                 if value not in (None, ()):
                     lines.append(f"  {name}: {_show(value)}")
@@ -88,7 +102,8 @@ class Report:
 
 def _show(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(map(_show, value)) or "none"
+        nested = bool(value) and all(isinstance(each, tuple) for each in value)
+        return ("; " if nested else ", ").join(map(_show, value)) or "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -108,9 +123,11 @@ def check(
 
         check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
 
-    Problems are: two tables where one is expected; copies of a table, which the parameter count and
-    the global norm of the gradient count twice; a role without a gradient while the other has one;
-    two tables that the optimizer decays differently.
+    Problems are: two tables where one is expected; copies of a table, even scaled, stacked or
+    padded, which the parameter count and the global norm of the gradient count twice; values that
+    are not finite; a role without a gradient while the other has one; two tables that the optimizer
+    treats differently; a table that is updated by Muon, or not at all though it has moments; a
+    state of other parameters.
 
     Args:
       params: see `jaxtie.untie`.
@@ -119,14 +136,15 @@ def check(
         follow the parameters, tied or untied, as that of `Embedding` does; else they are None.
       batch: second argument of `loss`.
       tied: what is expected. None: tied if two tables are copies; False: copies are fine.
-      tx: the optimizer: for decay.
+      tx: the optimizer: for decay and moves.
       input: path of the input table.
       output: path of the output table.
       transposed: the output table is, or would be, D×V.
 
     Raises:
-      ValueError: if there is no embedding.
+      ValueError: if there is no embedding; if there are shapes instead of arrays.
     """
+    check_arrays("check", params, opt_state)
     paths: dict[str, Any] = {"input": input, "output": output, "transposed": transposed}
     tree = nnx.state(params) if isinstance(params, nnx.Module) else params
     trained, state = tree, opt_state
@@ -134,6 +152,11 @@ def check(
         trained, state = modules.trained_trees(params, opt_state)
     if isinstance(opt_state, nnx.Optimizer):
         tx = opt_state.tx
+    wrong, arrays = [], arrays_of(trained)
+    try:
+        check_state(arrays, state)
+    except ValueError as error:
+        wrong.append(str(error))
     found = []
     for number, tables in enumerate(find(params, untied_rows=None, **paths)):
         of_output = tables.output if tables.untied else tables.input_now
@@ -143,57 +166,73 @@ def check(
             "tied": not tables.untied,
             "difference": None,
             "copies": _find_copies(tree, tables),
-            "groups": None,
-            "decay": None,
             "shardings": None,
             "gradients": _gradients(params, paths, number, loss, batch),
+            **_treatment(arrays, state, tx, (tables.input_now, of_output)),
         }
+        is_copy, broken = (
+            False,
+            [
+                f"{format_path(path)} has values that are NaN or infinite"
+                for path in (tables.input_now, of_output)[: 1 + tables.untied]
+                if not jnp.all(jnp.isfinite(_array(tree, path)))
+            ],
+        )
         if tables.untied:
             one, other = _array(tree, tables.input), _array(tree, tables.output)
             aligned = _array(align(tables, get(tree, tables.output)))
-            facts["difference"] = float(_difference(one, aligned))
-            facts["groups"] = tuple(_groups(trained, state, at) for at in tables[:2])
+            difference, is_copy = _compare(one, aligned, one.shape[-2])
+            facts["difference"] = float(difference)
             facts["shardings"] = _split_axes(one), _split_axes(other)
-        if tx is not None and get(trained, tables.input_now) is not None:
-            facts["decay"] = _decay(trained, tx, tables.input_now, of_output)
-        found.append(Found(**facts, problems=tuple(_problems(tied, **facts))))
-    return Report(count_parameters(_arrays(tree)), tuple(found))
+        one = Found(**facts, problems=())
+        broken += _problems(one, tied, is_copy=bool(is_copy))
+        found.append(dataclasses.replace(one, problems=(*wrong, *broken)))
+    return Report(count_parameters(arrays_of(tree)), tuple(found))
 
 
-def _problems(
-    expected: bool | None,
-    *,
-    input: str,
-    output: str,
-    tied: bool,
-    difference: float | None,
-    copies: tuple[tuple[str, float], ...],
-    gradients: tuple[float, float] | None,
-    decay: tuple[float, float] | None,
-    **_: Any,
-) -> Iterator[str]:
-    if difference is not None and difference < COPY and expected is not False:
-        copies = ((output, difference), *copies)
-    elif not tied and expected:
-        yield f"{input} and {output} are two tables; expected one: tie them by jaxtie.tie"
+def _problems(found: Found, expected: bool | None, *, is_copy: bool) -> Iterator[str]:
+    one, copies = found.input, found.copies
+    if found.difference is not None and is_copy and expected is not False:
+        copies = ((found.output, found.difference), *copies)
+    elif not found.tied and expected:
+        yield f"{one} and {found.output} are two tables; expected one: tie them by jaxtie.tie"
     for path, apart in copies:
         drift = f"drifted by {apart:.2g} of its norm" if apart else "equal"
+        drift = drift if apart < COPY else "scaled"
         yield (
-            f"{path} is a copy of {input}, {drift}; the number of parameters and the global norm"
+            f"{path} is a copy of {one}, {drift}; the number of parameters and the global norm"
             " count both: tie them by jaxtie.tie"
         )
-    for name, own, other in zip(("input", "output"), gradients or (), (gradients or ())[::-1]):
-        if own == 0 and other > 0:
-            yield f"{input} has no gradient in its {name} role"
-    if decay is not None and expected is not False and not np.isclose(*decay, rtol=1e-2, atol=0):
+    gradients = found.gradients or (1, 1)
+    for i, name in enumerate(("input", "output")):
+        if gradients[i] == 0 < gradients[1 - i]:
+            yield f"{one} has no gradient in its {name} role"
+    yield from _problems_of_optimizer(found, expected)
+
+
+def _problems_of_optimizer(found: Found, expected: bool | None) -> Iterator[str]:
+    groups, moves, decay = found.groups or ((), ()), found.moves or (True, True), found.decay
+    names = (found.input,) if found.tied else (found.input, found.output)
+    for name, own, moved in zip(names, groups, moves):
+        if muon := [each for each in own if "Muon" in each]:
+            yield (
+                f"{name} is updated by Muon ({muon[0]}), which is for hidden matrices; expected"
+                " another optimizer for tables, such as Adam"
+            )
+        if own and not moved:
+            yield f"{name} has moments, but no update changes it; expected a rate above 0"
+    if len(names) < 2 or expected is False:
+        return
+    if decay is not None and not np.isclose(*decay, rtol=1e-2, atol=0):
         yield (
-            f"an update decays {input} by {decay[0]:.3g} and {output} by {decay[1]:.3g}; expected"
-            " both alike"
+            f"an update decays {names[0]} by {decay[0]:.3g} and {names[1]} by {decay[1]:.3g};"
+            " expected both alike"
         )
-
-
-def _arrays(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, tree)
+    elif groups[0] != groups[1]:
+        one, other = (", ".join(own) or "none" for own in groups)
+        yield f"{names[0]} has moments in {one}, {names[1]} in {other}; expected both alike"
+    elif moves[0] != moves[1]:
+        yield f"an update changes only one of {names[0]} and {names[1]}; expected both alike"
 
 
 def _array(entry: Tree, path: Path = ()) -> jax.Array:
@@ -201,16 +240,30 @@ def _array(entry: Tree, path: Path = ()) -> jax.Array:
     return array
 
 
+def _norm(array: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(array**2))
+
+
 def _split_axes(array: jax.Array) -> str:
     return str(getattr(getattr(array, "sharding", None), "spec", "one device"))
 
 
-@jax.jit
-def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Return ‖one - other‖ / ‖one‖; infinite if all values of one are the same."""
-    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    ratio = jnp.linalg.norm((one - other).ravel()) / jnp.linalg.norm(one.ravel())
-    return jnp.where(jnp.all(one == one.ravel()[0]), jnp.inf, ratio)
+@partial(jax.jit, static_argnums=2)
+def _compare(one: jax.Array, other: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """Return ‖one - other‖ / ‖one‖ of the first rows, and whether one is a copy, maybe scaled.
+
+    The difference is infinite if all values of one are the same.
+    """
+
+    def compare(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+        one, other = (x[..., :rows, :].astype(jnp.float32) for x in (one, other))
+        product, of_one, of_other = jnp.sum(one * other), jnp.sum(one**2), jnp.sum(other**2)
+        difference = jnp.sqrt(jnp.sum((one - other) ** 2) / of_one)
+        difference = jnp.where(jnp.max(one) == jnp.min(one), jnp.inf, difference)
+        is_scaled = (product**2 > (1 - SCALED**2) * of_one * of_other) & jnp.isfinite(difference)
+        return difference, (difference < COPY) | is_scaled
+
+    return on_auto_axes(compare, (PartitionSpec(),) * 2, one, other)(one, other)
 
 
 def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
@@ -218,52 +271,68 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
     table, own = _array(tree, tables.input_now), (tables.input_now, tables.output)
     found: dict[str, float] = {}
     nodes = jax.tree_util.tree_leaves_with_path(
-        _arrays(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
+        arrays_of(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
     )
     for path, node in nodes:
         keys, leaves = keys_of(path), jax.tree.leaves(node)
         if len(leaves) != 1 or any(keys[: len(each)] == tuple(map(str, each)) for each in own):
             continue
         for other in (leaves[0], leaves[0].swapaxes(-1, -2)) if leaves[0].ndim > 1 else ():
-            if other.shape == table.shape:
-                name, apart = format_path(keys), float(_difference(table, other))
-                found[name] = min(apart, found.get(name, apart))
-    return tuple((name, apart) for name, apart in found.items() if apart < COPY)
+            extra, lengths = other.ndim - table.ndim, (table.shape[-2], other.shape[-2])
+            like = (*other.shape[max(extra, 0) : -2], table.shape[-2], other.shape[-1])
+            if extra < 0 or like != table.shape or 2 * min(lengths) < max(lengths):
+                continue
+            for index in np.ndindex(other.shape[:extra]):  # a stack
+                name = format_path(keys) + (str(list(index)) if index else "")
+                difference, is_copy = _compare(table, other[index], min(lengths))
+                if is_copy:
+                    found[name] = min(float(difference), found.get(name, jnp.inf))
+    return tuple(found.items())
 
 
-def _groups(params: Tree, opt_state: Tree, path: Path) -> tuple[str, ...]:
-    """Return the optimizer's states that have moments of a parameter, with their groups."""
-    parts = [part for part in list_parts(params, opt_state)[0] if part.entries is not None]
-    return tuple(
-        "/".join(map(str, (*part.path[:-1], part.kind)))
-        for part in parts
-        if not is_empty(get(part.node, path))
-    )
+def _treatment(
+    params: Tree, state: Tree, tx: optax.GradientTransformation | None, places: tuple[Path, Path]
+) -> dict[str, Any]:
+    """Return states with moments of two tables, with their groups; their decay and their moves."""
+    facts: dict[str, Any] = dict.fromkeys(("groups", "decay", "moves"))
+    if tx is not None and not jax.tree.leaves(state):
+        state = jax.eval_shape(tx.init, params)
+    if jax.tree.leaves(state):
+        parts = [part for part in list_parts(params, state)[0] if part.entries is not None]
+        facts["groups"] = tuple(
+            tuple(
+                "/".join(map(str, (*part.path[:-1], part.kind)))
+                for part in parts
+                if not is_empty(get(part.node, place))
+            )
+            for place in places
+        )
+    if tx is None or get(params, places[0]) is None:
+        return facts
 
-
-def _decay(
-    params: Tree, tx: optax.GradientTransformation, one: Path, other: Path
-) -> tuple[float, float] | None:
-    """Return the share that an update without a gradient takes from two tables."""
-
-    @jax.jit
-    def probe(params: Tree) -> Tree:
-        state, zeros = tx.init(params), jax.tree.map(jnp.zeros_like, params)
+    @partial(jax.jit, static_argnums=1)
+    def probe(params: Tree, slope: Callable) -> list:
+        state, gradient = tx.init(params), jax.tree.map(slope, params)
         for _ in range(2):  # the first may have a learning rate of 0
-            updates, state = tx.update(zeros, state, params)
+            updates, state = tx.update(gradient, state, params)
         each = []
-        for path in (one, other):
+        for path in places:
             table, update = (_array(tree, path).astype(jnp.float32) for tree in (params, updates))
-            share = 0 - jnp.vdot(update, table) / jnp.vdot(table, table)
-            rest = jnp.linalg.norm(update + share * table)
-            each.append((share, rest <= 1e-3 * jnp.abs(share) * jnp.linalg.norm(table)))
-        return each
+            share = 0 - jnp.sum(update * table) / jnp.sum(table**2)
+            rest = _norm(update + share * table)
+            each.append((share, rest <= 1e-3 * jnp.abs(share) * _norm(table), jnp.any(update != 0)))
+        return [*each, jnp.array([jnp.any(update != 0) for update in jax.tree.leaves(updates)])]
 
     try:
-        shares = probe(nnx.as_pure(_arrays(params)))
+        without = probe(nnx.as_pure(params), jnp.zeros_like)
+        *tables, moved = probe(nnx.as_pure(params), lambda x: jnp.cos(x).astype(x.dtype))
     except TypeError:  # it needs the value of the loss
-        return None
-    return (float(shares[0][0]), float(shares[1][0])) if all(ok for _, ok in shares) else None
+        return facts
+    if without[0][1] and without[1][1]:
+        facts["decay"] = float(without[0][0]), float(without[1][0])
+    if moved.any():
+        facts["moves"] = tuple(bool(table[2]) for table in tables)
+    return facts
 
 
 def _gradients(
@@ -296,5 +365,5 @@ def _gradients(
     gradient = jax.jit(jax.grad(value))(both)
     if was_tied and value((both[0], jax.tree.map(jnp.zeros_like, both[1]))) == value(both):
         return None  # the model's code does not follow its parameters
-    one, other = (float(jnp.linalg.norm(_array(each).ravel())) for each in gradient)
+    one, other = (float(_norm(_array(each))) for each in gradient)
     return one, other

@@ -1,5 +1,6 @@
 """Support `eqx.nn.Shared`, Equinox's own way to tie, without importing Equinox."""
 
+import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
@@ -70,6 +71,19 @@ def check_owner(params: Tree, tables: Tables) -> None:
             f"{format_path(tables.output)} is of an eqx.nn.{type(owner).__name__}, which needs it;"
             " tie by eqx.nn.Shared, or make the output table an attribute that may be None"
         )
+
+
+def set_sizes(params: Tree, found: Sequence[Tables], source: Callable) -> Tree:
+    """Put the number of rows into layers of Equinox that own a table, or get one filled in."""
+    for tables in found:
+        for path in (tables.input_now[:-1], tables.output[:-1]):
+            owner = get(params, path)
+            if type(owner).__module__.startswith("equinox.nn"):
+                new = copy.copy(owner)
+                for name in {"num_embeddings", "out_features"} & vars(owner).keys():  # it is frozen
+                    object.__setattr__(new, name, len(source(tables.shape[-2])))
+                params = put(params, path, new)
+    return params
 
 
 def _find_shared(params: Tree, output: Path) -> Path | None:

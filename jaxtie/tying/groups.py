@@ -5,10 +5,13 @@ apart by the field of the Optax state that holds them, such as `ScaleByAdamState
 groups make one tree, which is edited as a whole and then divided into the new groups.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 
@@ -19,6 +22,7 @@ from jaxtie.tying.trees import (
     Path,
     Tables,
     align,
+    arrays_of,
     format_path,
     get,
     keys_of,
@@ -38,6 +42,7 @@ class Part(NamedTuple):
       kind: name and field of that state, "ScaleByAdamState.mu".
       node: an array, or a tree laid out like the parameters.
       entries: of each parameter, if it is laid out like them.
+      group: path of the `optax.MaskedState` that has it, if any.
     """
 
     path: Path
@@ -45,6 +50,7 @@ class Part(NamedTuple):
     kind: str
     node: Tree
     entries: list[Tree] | None
+    group: Path | None
 
 
 def list_parts(params: Tree, state: Tree) -> tuple[list[Part], jax.tree_util.PyTreeDef]:
@@ -59,15 +65,38 @@ def list_parts(params: Tree, state: Tree) -> tuple[list[Part], jax.tree_util.PyT
 
 def _describe(params: Tree, state: Tree, path: Path, node: Tree) -> Part:
     owner: Path = ()
+    group: Path | None = None
     kind, parent = "", state
     for i, key in enumerate(path):
+        if isinstance(parent, optax.MaskedState):
+            group = path[:i]
         if hasattr(parent, "_fields"):
             owner, kind = path[:i], f"{type(parent).__name__}.{key}"
         elif isinstance(parent, Mapping):  # hyperparameters by name; labels of groups
             kind = f"{kind}/{key}"
         parent = take_apart(parent)[0].get(str(key))
     entries = entries_of(params, node) if matches(params, node) else None
-    return Part(path, owner, kind, node, entries)
+    return Part(path, owner, kind, node, entries, group)
+
+
+def check_state(params: Tree, state: Tree) -> None:
+    """Raise ValueError if a state keeps arrays for other parameters than these.
+
+    Such an array is in a tree that is not laid out like the parameters, or is as large as the
+    largest of them, as those of `optax.flatten` are. Counts and random keys are neither.
+    """
+    largest = max((getattr(leaf, "size", 0) for leaf in jax.tree.leaves(params)), default=0)
+    for part in list_parts(params, state)[0]:
+        shape = getattr(part.node, "shape", ())
+        below = part.path[len(part.owner) + 1 :]  # a field; an NNX variable adds "value"
+        in_tree = "." in part.kind and below not in ((), ("value",))
+        in_tree = in_tree and "hyperparams" not in part.kind
+        if part.entries is None and shape and (in_tree or math.prod(shape) >= largest):
+            raise ValueError(
+                f"the optimizer's state has an array {shape} at {format_path(part.path)}, which is"
+                " not laid out like the parameters; expected the state of an optimizer of exactly"
+                " this tree of parameters, not flattened"
+            )
 
 
 def entries_of(params: Tree, node: Tree) -> list[Tree]:
@@ -112,13 +141,14 @@ def has_groups(state: Tree) -> bool:
 
 
 def find_unused_group(params: Tree, state: Tree) -> str | None:
-    """Return the label of a group of `multi_transform` that keeps moments, but of no parameter."""
-    of_groups: dict[str, list[bool]] = {}
+    """Return the label of a group, or the key of a mask, that keeps moments of no parameter."""
+    unused: dict[Path, bool] = {}
     for part in list_parts(params, state)[0]:
-        if part.entries is not None and "inner_states" in part.path:
-            label = str(part.path[part.path.index("inner_states") + 1])
-            of_groups.setdefault(label, []).append(all(map(is_empty, part.entries)))
-    return next((label for label, unused in of_groups.items() if all(unused)), None)
+        if part.entries is not None and part.group is not None:
+            is_unused = all(map(is_empty, part.entries))
+            unused[part.group] = unused.get(part.group, True) and is_unused
+    labels = (format_path(path[-1:]) or "masked" for path, is_unused in unused.items() if is_unused)
+    return next(labels, None)
 
 
 def _layers(parts: list[Part]) -> tuple[dict[str, list[list[Tree]]], list[int]]:
@@ -154,9 +184,11 @@ def edit_groups(
         stays as `init` makes it, with its count of steps.
 
     Raises:
-      ValueError: if moments have other shapes than the new optimizer's; if a group counts the steps
+      ValueError: if the state is of other parameters; if the new optimizer has no place for a part
+        of it; if moments have other shapes than the new optimizer's; if a group counts the steps
         of parameters that have moments and of others that have none.
     """
+    check_state(params, opt_state)
     edited = params
     for tables in found:
         edited = edit(tables, edited)
@@ -167,12 +199,14 @@ def edit_groups(
             layer = edit(tables, _complete(tables, layer))
         return entries_of(edited, layer)
 
-    arrays = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, edited)
-    old, (new, structure) = list_parts(params, opt_state)[0], list_parts(edited, init(arrays))
+    old = list_parts(params, opt_state)[0]
+    new, structure = list_parts(edited, init(arrays_of(edited)))
     joined, _ = _layers([part for part in old if part.entries is not None])
     kept = {kind: [edit_layer(layer) for layer in layers] for kind, layers in joined.items()}
-    moments, missing = _divide(edited, [part for part in new if part.entries is not None], kept)
+    own = [part for part in new if part.entries is not None]
     counts = [part for part in old if part.entries is None]
+    _check_places(new, kept, {part.kind for part in counts})
+    moments, missing = _divide(edited, own, kept)
     nodes = [
         moments[part.path] if part.path in moments else _count(part, counts, missing)
         for part in new
@@ -188,6 +222,32 @@ def _complete(tables: Tables, layer: Tree) -> Tree:
     if is_empty(one):
         return put(layer, tables.input, align(tables, other))
     return put(layer, tables.output, align(tables, one, reverse=True))
+
+
+def _check_places(new: list[Part], kept: dict[str, list[list[Tree]]], counts: set[str]) -> None:
+    """Raise ValueError if a new optimizer has no place for moments or counts.
+
+    Moments of a parameter for which it keeps none at all, as it is frozen, may go.
+    """
+    places = _layers([part for part in new if part.entries is not None])[0]
+    all_places = [layer for layers in places.values() for layer in layers]
+    trained = [not all(map(is_empty, each)) for each in zip(*all_places)]
+    lost = counts - {part.kind for part in new if part.entries is None}
+    for kind, layers in kept.items():
+        for number, layer in enumerate(layers):
+            room = places.get(kind, [])[number:] or [[MASKED] * len(layer)]
+            lost |= {
+                kind
+                for i, entry in enumerate(layer)
+                if not is_empty(entry)
+                and is_empty(room[0][i])
+                and (kind not in places or trained[i])
+            }
+    if lost:
+        raise ValueError(
+            f"the optimizer's state has {min(lost)}, for which the optimizer tx has no place; pass"
+            " the one that made the state, also divided into groups"
+        )
 
 
 def _divide(
@@ -238,4 +298,6 @@ def _count(part: Part, old: list[Part], missing: dict[Path, tuple[bool, str]]) -
     same = [each for each in alike if each.path == part.path]
     if same or not alike or "/" in part.kind:  # a group has hyperparameters of its own
         return same[0].node if same else part.node
+    if jnp.issubdtype(alike[0].node.dtype, jnp.signedinteger):  # of groups that began later: fewer
+        return reduce(jnp.maximum, (each.node for each in alike[1:]), alike[0].node.copy())
     return alike[0].node.copy()

@@ -17,6 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 
 from jaxtie.config import Size, size
 
@@ -55,6 +56,14 @@ def _matmul_backward(dtype, residuals, d_out):
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def on_auto_axes(f: Callable, out_sharding: Any, *arrays: jax.Array) -> Callable:
+    """Return f; if arrays are on mesh axes of type Explicit, they are of type Auto within f."""
+    shardings = [jax.typeof(x).sharding for x in jax.tree.leaves(arrays)]
+    if any(AxisType.Explicit in sharding.mesh.axis_types for sharding in shardings):
+        return jax.sharding.auto_axes(f, out_sharding=out_sharding)
+    return f
 
 
 def half_swap(h_PxD: jax.Array) -> jax.Array:
@@ -161,8 +170,8 @@ class EmbeddingSpec:
         embedding are parameters of their own, `output_rows`, KxD. They start as these rows of the
         output table of the untied embedding with the same key.
       excluded_rows: ascending token ids that are never predicted, such as padding and mask: their
-        probability is 0 and their output rows have no gradient; as a target, their loss is
-        meaningless.
+        probability is 0 and their output rows have no gradient; as a target, `cross_entropy` is
+        NaN.
       partition: names of the mesh axes, of type Auto, that V and D are split along; V is a multiple
         of their size. Linen boxes parameters in `nn.Partitioned`; NNX splits them when they are
         created, under `jax.set_mesh`. With V split and under `jax.set_mesh`, logits stay split

@@ -13,7 +13,7 @@ from flax import nnx
 from flax.nnx.training.optimizer import to_opt_state
 
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.groups import edit_groups, has_groups
+from jaxtie.tying.groups import check_state, edit_groups, has_groups
 from jaxtie.tying.head import (
     PARTS,
     EmbeddingSpec,
@@ -185,7 +185,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(parse_path(input))
+    named = None if input is None else format_path(parse_path(input, nnx.state(model)))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -209,7 +209,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = parse_path(input), parse_path(output)
+    one, other = parse_path(input, state), parse_path(output, state)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)
@@ -294,17 +294,37 @@ def tie_module(
     return model, optimizer
 
 
-def set_sizes(model: nnx.Module, resized: nnx.State, places: Iterable[Path], size: int) -> None:
-    """Put resized tables and biases into a model, and the vocabulary into their modules."""
+def set_sizes(
+    model: nnx.Module, resized: Tree, found: Iterable[Tables], places: Iterable[Path], plan: Any
+) -> None:
+    """Put resized tables and vectors into a model, and their rows into its modules."""
+    for tables in found:
+        source = plan.source(tables.shape[-2]).tolist()
+        owners = [_at(model, path[:-1]) for path in (tables.input, tables.output)]
+        for owner in {id(owner): owner for owner in owners}.values():
+            if isinstance(owner, Embedding):
+                owner.spec = _renumber(owner, source, plan.tokens)
+            elif isinstance(owner, nnx.Embed):
+                owner.num_embeddings = len(source)
+            elif isinstance(owner, nnx.Linear):
+                owner.out_features = len(source)
     for path in places:
-        owner, variable = _at(model, path[:-1]), _at(model, path)
-        variable.set_value(get(resized, path).get_value())
-        if isinstance(owner, Embedding):
-            owner.spec = dataclasses.replace(owner.spec, vocabulary=size)
-        elif isinstance(owner, nnx.Embed):
-            owner.num_embeddings = size
-        elif isinstance(owner, nnx.Linear):
-            owner.out_features = size
+        _at(model, path).set_value(get(resized, path).get_value())
+
+
+def _renumber(embedding: Embedding, source: list[int], tokens: int) -> EmbeddingSpec:
+    """Return the declaration of an embedding with other rows; see `jaxtie.tying.resize`."""
+    spec, padding = embedding.spec, range(tokens, len(source))
+    new_ids: dict = dict(zip(padding, padding)) | {old: new for new, old in enumerate(source)}
+
+    def renumber(rows: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(new_ids[row] for row in rows if row in new_ids))
+
+    untied, excluded = renumber(spec.untied_rows), renumber(spec.excluded_rows)
+    if hasattr(embedding, "output_rows") and len(untied) < len(spec.untied_rows):
+        raise ValueError("untied rows would go; expected other tokens, or untie first")
+    sizes: dict[str, Any] = {"vocabulary": len(source), "padding": new_ids.get(spec.padding)}
+    return dataclasses.replace(spec, untied_rows=untied, excluded_rows=excluded, **sizes)
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
@@ -329,6 +349,7 @@ def _edit_module(
     if tx is None and owns_state and has_groups(opt_state):
         tx = optimizer.tx
     if tx is None:
+        check_state(trained, opt_state)
         _, opt_state = edit_trees(edit, found, trained, opt_state)
     else:
         wrap = to_opt_state if owns_state else lambda state: state

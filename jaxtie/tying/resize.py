@@ -1,62 +1,96 @@
-"""Change the size of a vocabulary: both tables, the bias and the optimizer's state.
+"""Change a vocabulary: its size, its ids, rows that begin anew; with the optimizer's state.
 
 Shapes: V tokens, K new tokens, D width.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
-from jaxtie.tying.head import Tree
+from jaxtie.tying.equinox import set_sizes
+from jaxtie.tying.head import Tree, on_auto_axes
+from jaxtie.tying.tie import find
 from jaxtie.tying.trees import (
     Path,
     Place,
     Tables,
-    find_tables,
+    arrays_of,
+    check_arrays,
+    format_path,
     get,
     is_transposed,
     put,
-    set_untied_rows,
 )
 
 Params = TypeVar("Params")
 NewRows = Literal["mean", "zeros"] | jax.Array
+Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
+VECTORS = "bias", "gain"  # of length V, next to the output table
+
+
+class _Plan(NamedTuple):
+    """New rows of tables.
+
+    Attributes:
+      source: from V to the old id of every new row, -1 for a row that is new.
+      tokens: rows after so many keep their ids: padding.
+      known: number of rows so far that are tokens; None: all.
+      new_rows: see `resize`; or the standard deviation of rows to draw.
+      key: to draw them with.
+    """
+
+    source: Callable[[int], np.ndarray]
+    tokens: int = 0
+    known: int | None = None
+    new_rows: Any = "zeros"
+    key: jax.Array | None = None
 
 
 def resize(
     params: Params,
     opt_state: Tree,
-    size: int,
+    size: int | None = None,
     *,
+    keep: Sequence[int] | None = None,
+    known: int | None = None,
     multiple: int | None = None,
     new_rows: NewRows = "mean",
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool | None = None,
     tx: optax.GradientTransformation | None = None,
-) -> tuple[Params, Tree, Tree]:
-    """Grow or shrink the vocabulary of every embedding, or of the one at these paths.
+) -> tuple[Any, ...]:
+    """Grow, shrink or trim the vocabulary of every embedding, or of the one at these paths.
 
-    Rows that stay keep their values and moments, on their devices. An array `bias` next to the
-    output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer` change in
-    place; a linen `Embedding` is made anew with the new vocabulary. Map it over stacked members.
+    Rows that stay keep their values and moments, on their devices. An array `bias` or `gain` next
+    to the output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
+    change in place; a linen `Embedding` is made anew with the new vocabulary, and with new ids in
+    its `padding` and `excluded_rows`. Map it over stacked members.
 
         params, opt_state, is_new = resize(params, opt_state, 50_304, tx=tx)
         updates = jax.tree.map(lambda u, new: jnp.where(new, u, 0), updates, is_new)
+        params, opt_state, is_new, new_ids = resize(params, opt_state, keep=ids, tx=tx)
 
     Args:
       params: see `jaxtie.untie`.
       opt_state: the state of the optimizer `tx`, or an `nnx.Optimizer`; () if there is none.
-      size: the new V.
-      multiple: round V up to a multiple, for instance of the devices that share a table.
-      new_rows: values of new rows, in both tables: the mean of the table's rows, zeros, or an array
-        KxD. New entries of a bias are 0 for "zeros", else its mean.
+      size: the new V, by default the number of tokens in `keep`.
+      keep: ids of the tokens that stay, which become 0, 1, 2...; by default all that fit.
+      known: number of tokens so far, if the rows after them are padding: those rows are new, too.
+        By default all rows are known, but if a table has room for `size`, zeros at its end are not.
+      multiple: round V up to a multiple, for instance of the devices that share a table; the rows
+        that this adds count as new.
+      new_rows: values of new rows, in both tables: the mean of the rows that stay, zeros, or an
+        array KxD, K = size - known; padding after them is 0. New entries of a bias are 0 for
+        "zeros", else its mean.
       input: path of the input table.
       output: path of the output table.
       transposed: whether the output table is D×V; inferred unless the table is square.
@@ -65,176 +99,307 @@ def resize(
     Returns:
       The new parameters, the new state (for NNX the model and its optimizer), and a mask laid out
       like the parameters, which broadcasts to them: True for new rows. Apply it to updates, since
-      weight decay and momentum move rows without a gradient.
+      weight decay and momentum move rows without a gradient. With `keep` also the new id of every
+      old one, an array of length V, -1 for tokens that are gone.
 
     Raises:
-      ValueError: if there is no embedding; if the state does not fit `tx`; if devices cannot share
-        the new table evenly.
+      ValueError: if there is no embedding; if `known` is missing where a table has room; if ids are
+        impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
     """
-    if size < 1:
-        raise ValueError(f"size = {size}; expected 1 or more")
-    size = size if multiple is None else -(-size // multiple) * multiple
-    if isinstance(params, nnx.Module):
-        found = modules.find_in_module(params, input, output, transposed)
-        return _resize_module(params, opt_state, found, size, new_rows, tx)
-    found = [
-        set_untied_rows(tables, params, None)
-        for tables in find_tables(params, input, output, transposed)
-    ]
-    edited, axes = _resize_tree(params, found, size, new_rows)
-    arrays = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, edited)
-    return edited, _resize_state(opt_state, found, arrays, size, tx), _mask(arrays, axes, found)
+    check_arrays("resize", params, opt_state)
+    found = find(params, input, output, transposed)
+    kept = None if keep is None else _check_ids("keep", keep, found, known)
+    least = 1 if kept is None else len(kept)
+    tokens = (0 if kept is None else least) if size is None else size
+    for name, value, low in (
+        ("size", tokens, least),
+        ("known", known, 1),
+        ("multiple", multiple, 1),
+    ):
+        if value is not None and value < low:
+            raise ValueError(f"{name} = {value}; expected {low} or more")
+    rows = -(-tokens // (multiple or 1)) * (multiple or 1)
+    if kept is None and known is None:
+        known = _find_padding(params, found, tokens, rows)
+
+    def source(vocabulary: int) -> np.ndarray:
+        stay = np.arange(min(rows, known or vocabulary)) if kept is None else kept
+        return np.pad(stay, (0, rows - len(stay)), constant_values=-1)
+
+    edited = _apply(params, opt_state, found, _Plan(source, tokens, known, new_rows), tx)
+    if kept is None:
+        return edited
+    new_ids = np.full(found[0].shape[-2], -1)
+    new_ids[kept] = np.arange(len(kept))
+    return *edited, new_ids
 
 
-def _resize_module(
-    model: Any,
-    optimizer: Any,
+def reset_rows(
+    params: Params,
+    opt_state: Tree,
+    ids: Sequence[int],
+    how: Literal["mean", "init", "zero"] = "mean",
+    *,
+    init_std: float | None = None,
+    key: jax.Array | None = None,
+    known: int | None = None,
+    input: Place | None = None,
+    output: Place | None = None,
+    transposed: bool | None = None,
+    tx: optax.GradientTransformation | None = None,
+) -> tuple[Params, Tree]:
+    """Let tokens begin anew, such as reserved ones: their rows, bias and optimizer state.
+
+        params, opt_state = reset_rows(params, opt_state, [5, 6], tx=tx)
+
+    Arguments are those of `resize`, but `how` says what the rows of these ids are: the mean of all
+    others (of the first `known`, if padding follows), zeros, or "init": drawn by `key` from
+    N(0, init_std²), for each table its own. Entries of a bias are their mean, else 0. Padding does
+    not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
+
+    Raises:
+      ValueError: as `resize`; if `how` is none of the three, or "init" lacks `init_std` or `key`.
+    """
+    new_rows: dict[str, Any] = {"mean": "mean", "init": init_std, "zero": "zeros"}
+    if how not in new_rows:
+        raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
+    if how == "init" and (init_std is None or key is None):
+        raise ValueError('how="init" draws rows; expected init_std=... and key=...')
+    check_arrays("reset_rows", params, opt_state)
+    found = find(params, input, output, transposed)
+    anew = _check_ids("ids", ids, found, known)
+
+    def source(vocabulary: int) -> np.ndarray:
+        return np.where(np.isin(np.arange(vocabulary), anew), -1, np.arange(vocabulary))
+
+    plan = _Plan(source, known=known, new_rows=new_rows[how], key=key if how == "init" else None)
+    return _apply(params, opt_state, found, plan, tx)[:2]
+
+
+def _check_ids(
+    name: str, ids: Sequence[int], found: Sequence[Tables], known: int | None
+) -> np.ndarray:
+    """Return ids as an array; ValueError unless every table has these rows, once."""
+    chosen = np.array([operator.index(row) for row in ids], int)
+    for tables in found:
+        if tables.partly_tied:
+            raise ValueError(f"{format_path(tables.rows)} are rows of their own; untie first")
+    sizes = [tables.shape[-2] for tables in found]
+    end = min(sizes if known is None else [known, *sizes])
+    rows, counts = np.unique(chosen, return_counts=True)
+    wrong = rows[(rows < 0) | (rows >= end) | (counts > 1)]
+    if len(wrong) or not len(rows):
+        first = wrong[0] if len(wrong) else "no ids"
+        raise ValueError(f"{name} has {first}; expected ids in 0...{end - 1}, each once")
+    return chosen
+
+
+def _find_padding(params: Tree, found: Sequence[Tables], tokens: int, rows: int) -> int | None:
+    """Return the number of rows before zeros at the end, if a table has room for the tokens."""
+    tree = nnx.state(params) if isinstance(params, nnx.Module) else params
+    for tables in found:
+        vocabulary, (table,) = tables.shape[-2], jax.tree.leaves(get(tree, tables.input_now))
+        if not tokens < vocabulary <= rows:
+            continue
+        used = () if isinstance(table, jax.core.Tracer) else jnp.any(table != 0, axis=-1)
+        known = 1 + int(np.max(np.nonzero(used)[-1], initial=-1))
+        if known in (0, vocabulary):
+            raise ValueError(
+                f"{format_path(tables.input)} has {vocabulary} rows for {tokens} tokens; say"
+                " known=..., the number of rows that are tokens so far"
+            )
+        return known
+    return None
+
+
+def _apply(
+    params: Params,
+    opt_state: Tree,
     found: Sequence[Tables],
-    size: int,
-    new_rows: NewRows,
+    plan: _Plan,
     tx: optax.GradientTransformation | None,
-) -> tuple[Any, Any, Tree]:
-    edited, axes = _resize_tree(nnx.state(model), found, size, new_rows)
-    modules.set_sizes(model, edited, axes, size)
-    trained, opt_state = modules.trained_trees(model, optimizer)
-    mask = _mask(trained, axes, found)
-    if not isinstance(optimizer, nnx.Optimizer):
-        return model, _resize_state(opt_state, found, trained, size, tx), mask
-    fresh = modules.to_opt_state(optimizer.tx.init(trained))
-    optimizer.opt_state = nnx.data(_merge(opt_state, found, fresh, size))
-    return model, optimizer, mask
+) -> tuple[Params, Tree, Tree]:
+    """Return parameters and state with new rows, and the mask of these."""
+    init = tx and tx.init
+    if not isinstance(params, nnx.Module):
+        edited, places = _edit(params, found, plan)
+        edited = set_sizes(edited, found, plan.source)
+        after = arrays_of(edited)
+        state = _edit_state(opt_state, found, arrays_of(params), after, plan, init)
+        return edited, state, _mask(after, places)
+    whole, places = _edit(nnx.state(params), found, plan)
+    owner = opt_state if isinstance(opt_state, nnx.Optimizer) else None
+    if owner is not None:
+        init = lambda tree: modules.to_opt_state(owner.tx.init(tree))  # noqa: E731
+    before, state = modules.trained_trees(params, opt_state)
+    after = nnx.filter_state(whole, nnx.Param if owner is None else owner.wrt)
+    state = _edit_state(state, found, before, after, plan, init)
+    modules.set_sizes(params, whole, found, places, plan)
+    if owner is not None:
+        owner.opt_state = nnx.data(state)
+    return params, owner or state, _mask(after, places)
 
 
-def _resize_tree(
-    params: Tree, found: Sequence[Tables], size: int, new_rows: NewRows
-) -> tuple[Tree, dict[Path, int]]:
-    """Return the edited parameters, and the axis of the vocabulary in what was edited."""
-    axes: dict[Path, int] = {}
+def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Places]:
+    places: Places = {}
     for tables in found:
         vocabulary, width = tables.shape[-2:]
-        new = size - vocabulary
-        if not isinstance(new_rows, str) and new > 0 and jnp.shape(new_rows) != (new, width):
-            raise ValueError(f"new_rows are {jnp.shape(new_rows)}; expected {(new, width)}")
-        axes[tables.input_now] = -2
+        if plan.known is not None and plan.known > vocabulary:
+            raise ValueError(
+                f"known = {plan.known}, but {format_path(tables.input)} has {vocabulary} rows;"
+                " expected the number of its rows that are tokens"
+            )
+        source = plan.source(vocabulary)
+        stay = int(np.sum(source >= 0))
+        if not isinstance(plan.new_rows, str) and plan.key is None and stay < len(source):
+            expected = [(size - stay, width) for size in (plan.tokens, len(source))]
+            if jnp.shape(plan.new_rows) not in expected:
+                raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
+        places[tables.input_now] = -2, source
         if tables.untied:
-            axes[tables.output] = -1 if is_transposed(tables) else -2
-        bias = (*tables.output[:-1], "bias")
-        leaves = jax.tree.leaves(get(params, bias))
-        if len(leaves) == 1 and leaves[0].shape[-1] == vocabulary:
-            axes[bias] = -1
-        for path in (tables.input_now, tables.output, bias):
-            if path in axes:
-                entry = get(params, path)
-                rows = new_rows if new > 0 else "zeros"
-                grow = partial(_resize_array, size=size, axis=axes[path], new_rows=rows)
-                params = put(params, path, jax.tree.map(grow, entry))
-    return params, axes
+            places[tables.output] = -1 if is_transposed(tables) else -2, source
+        for path in ((*tables.output[:-1], name) for name in VECTORS):
+            leaves = jax.tree.leaves(get(params, path))
+            if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
+                places[path] = -1, source
+    for number, (path, (axis, source)) in enumerate(places.items()):
+        if (entry := get(params, path)) is not None:
+            fill = partial(_fill, source, axis, plan, str(path[-1]), number)
+            edit = lambda x, a=axis, s=source, fill=fill: _join(x, fill(x), s, a)  # noqa: E731
+            params = put(params, path, jax.tree.map(edit, entry))
+    return params, places
 
 
-def _resize_array(array: jax.Array, size: int, axis: int, new_rows: NewRows) -> jax.Array:
-    """Return a table or a bias with new entries along an axis."""
-    if isinstance(new_rows, str) and new_rows == "zeros":
-        fill = jnp.zeros((), array.dtype)
-    elif isinstance(new_rows, str) or array.ndim < 2:
+def _fill(
+    source: np.ndarray, axis: int, plan: _Plan, name: str, number: int, array: jax.Array
+) -> jax.Array:
+    """Return the values of new rows, which broadcast to the new array."""
+    new_rows, is_new = plan.new_rows, source < 0
+    if name in VECTORS:
+        is_zero = plan.key is not None or (isinstance(new_rows, str) and new_rows == "zeros")
+        new_rows = "zeros" if name == "bias" and is_zero else "mean"
+    if not is_new.any() or (isinstance(new_rows, str) and new_rows == "zeros"):
+        return jnp.zeros((), array.dtype)
+    if isinstance(new_rows, str):
+        ids = np.arange(array.shape[axis])
+        stays = np.isin(ids, source) & (ids < (plan.known or len(ids)))
+        if not stays.any():
+            raise ValueError("no row stays, so there is no mean; expected other new rows")
+        where = None if stays.all() else _along(stays, array, axis)
         wide = jnp.promote_types(array.dtype, jnp.float32)
-        fill = jnp.mean(array, axis=axis, keepdims=True, dtype=wide).astype(array.dtype)
-    else:
-        rows = jnp.asarray(new_rows, array.dtype)
-        rows = rows if axis == -2 else rows.T
-        before = [(0, 0)] * rows.ndim
-        before[axis] = (size - rows.shape[axis], 0)
-        fill = jnp.pad(rows, before)
-    return _join(array, fill, size, axis)
+        mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
+        return mean.astype(array.dtype)
+    if plan.key is not None:
+        shape = int(is_new.sum()), array.shape[-3 - axis]
+        new_rows = new_rows * jax.random.normal(jax.random.fold_in(plan.key, number), shape)
+    rows = jnp.asarray(new_rows, array.dtype)
+    fill = jnp.zeros((len(source), rows.shape[-1]), array.dtype)
+    fill = fill.at[np.flatnonzero(is_new)[: len(rows)]].set(rows)
+    return fill if axis == -2 else fill.T
 
 
-def _join(array: jax.Array, fill: jax.Array, size: int, axis: int) -> jax.Array:
-    """Cut an array, or continue it with the values of `fill`; it stays split as it was."""
+def _along(mask: np.ndarray, array: jax.Array, axis: int) -> np.ndarray:
+    """Return a mask that broadcasts to an array along its other axes."""
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    return mask.reshape(shape)
+
+
+def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> jax.Array:
+    """Return an array of other rows, new ones those of `fill`; split as it was."""
     shape = list(array.shape)
-    shape[axis] = size
+    shape[axis] = len(source)
     sharding = getattr(array, "sharding", None)
     is_split = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
     if not is_split or sharding is None or len(sharding.device_set) == 1:
-        return _join_whole(array, fill, size, axis)
+        return _join_whole(array, fill, source, axis)
     try:
         sharding.shard_shape(tuple(shape))
     except ValueError:
         raise ValueError(
-            f"{len(sharding.device_set)} devices cannot share {size} tokens evenly; expected"
+            f"{len(sharding.device_set)} devices cannot share {len(source)} tokens evenly; expected"
             " another size, or multiple=..."
         ) from None
-    compiled = jax.jit(_join_whole, static_argnums=(2, 3), out_shardings=sharding)
-    return compiled(array, fill, size, axis)
+    join = on_auto_axes(partial(_join_whole, source=source, axis=axis), sharding, array)
+    return jax.jit(join, out_shardings=sharding)(array, fill)
 
 
-def _join_whole(array: jax.Array, fill: jax.Array, size: int, axis: int) -> jax.Array:
-    length = array.shape[axis]
-    if size <= length:
-        return jax.lax.slice_in_dim(array, 0, size, axis=axis)
-    after = [(0, 0, 0)] * array.ndim
-    after[axis] = (0, size - length, 0)
-    padded = jax.lax.pad(array, jnp.zeros((), array.dtype), after)
-    is_old = jax.lax.broadcasted_iota(jnp.int32, padded.shape, axis % array.ndim) < length
-    return jnp.where(is_old, padded, fill.reshape((1,) * (array.ndim - fill.ndim) + fill.shape))
+def _join_whole(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> jax.Array:
+    is_old, missing = source >= 0, len(source) - array.shape[axis]
+    if not np.array_equal(source[is_old], np.flatnonzero(is_old)):
+        array = jnp.take(array, np.maximum(source, 0), axis=axis)
+    elif missing < 0:
+        array = jax.lax.slice_in_dim(array, 0, len(source), axis=axis)
+    elif missing > 0:
+        after = [(0, 0, 0)] * array.ndim
+        after[axis] = (0, missing, 0)
+        array = jax.lax.pad(array, jnp.zeros((), array.dtype), after)
+    if is_old.all():
+        return array
+    fill = fill.reshape((1,) * (array.ndim - fill.ndim) + fill.shape)
+    return jnp.where(_along(is_old, array, axis), array, fill)
 
 
-def _resize_state(
+def _edit_state(
     opt_state: Tree,
     found: Sequence[Tables],
-    params: Tree,
-    size: int,
-    tx: optax.GradientTransformation | None,
+    before: Tree,
+    after: Tree,
+    plan: _Plan,
+    init: Callable[[Tree], Tree] | None,
 ) -> Tree:
+    """Return the state with its old values, and with fresh ones for new rows."""
     if not jax.tree.leaves(opt_state):
         return opt_state
-    if tx is None:
+    if init is None:
         raise ValueError("an optimizer's state needs the optimizer; pass it as tx=...")
-    return _merge(opt_state, found, tx.init(params), size)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), before)
 
+    def with_rows(more: int) -> Tree:
+        plan = _Plan(lambda vocabulary: np.append(np.arange(vocabulary), -1)[: vocabulary + more])
+        return jax.eval_shape(lambda tree: init(_edit(tree, found, plan)[0]), shapes)
 
-def _merge(opt_state: Tree, found: Sequence[Tables], fresh: Tree, size: int) -> Tree:
-    """Return the state with its old values, and with fresh ones for new rows."""
-    outline, outlines = jax.tree.structure(fresh), map(_outline, (opt_state, fresh))
-    if len({*outlines}) > 1:
-        raise ValueError("the state is not of this optimizer; pass the one that made it as tx=...")
-    before = {tables.shape[-2] for tables in found}
+    # the axis of the vocabulary is the one that follows it; some arrays change with a threshold
+    expected, *others = map(with_rows, (0, 1, -1))
+    if _outline(opt_state) != _outline(expected):
+        raise ValueError(
+            "the state is not of this optimizer; pass the one that made it as tx=..., and the"
+            " parameters that it is of"
+        )
+    fresh, sizes = init(after), {tables.shape[-2] for tables in found}
 
-    def merge(old: jax.Array, new: jax.Array) -> jax.Array:
-        changed = [i for i, pair in enumerate(zip(old.shape, new.shape)) if pair[0] != pair[1]]
-        if old.ndim != new.ndim or len(changed) > 1:
-            changed = [-1]
-        elif not changed:
+    def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
+        axes = [
+            axis
+            for other in others
+            for axis, (one, two) in enumerate(zip(old.shape, other.shape))
+            if old.ndim == len(other.shape) and one in sizes and abs(one - two) == 1
+        ]
+        if not axes and old.shape == new.shape and old.shape in [other.shape for other in others]:
             return old
-        (axis,) = changed
-        if old.shape[axis] not in before or new.shape[axis] != size:
+        axis = axes[0] if axes else 0
+        source, shape = plan.source(old.shape[axis] if axes else 0), list(old.shape)
+        shape[axis : axis + 1] = [len(source)]
+        if not axes or new.shape != tuple(shape):
             raise ValueError(
                 f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
             )
-        return _join(old, new, size, axis)
+        return _join(old, new, source, axis)
 
-    return jax.tree.unflatten(outline, map(merge, *map(jax.tree.leaves, (opt_state, fresh))))
+    leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
+    return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
 
 
 def _outline(state: Tree) -> Any:
-    """Return the structure of a state, of its arrays if it has an NNX variable for each."""
-    return jax.tree.structure(nnx.as_pure(state))
+    """Return structure and shapes of a state, of its arrays if it has NNX variables."""
+    return jax.tree.map(jnp.shape, nnx.as_pure(state)), jax.tree.structure(nnx.as_pure(state))
 
 
-def _mask(params: Tree, axes: dict[Path, int], found: Sequence[Tables]) -> Tree:
+def _mask(params: Tree, places: Places) -> Tree:
     """Return a mask of the new rows, which broadcasts to the parameters."""
-    before = {
-        path: tables.shape[-2]
-        for tables in found
-        for path in (tables.input_now, tables.output, (*tables.output[:-1], "bias"))
-    }
     mask = jax.tree.map(lambda _: jnp.zeros((), bool), params)
-    for path, axis in axes.items():
-        if get(params, path) is None:  # not trained
-            continue
-
-        def new(leaf: jax.Array, path: Path = path, axis: int = axis) -> jax.Array:
-            shape = [1] * leaf.ndim
-            shape[axis] = leaf.shape[axis]
-            return (jnp.arange(leaf.shape[axis]) >= before[path]).reshape(shape)
-
-        mask = put(mask, path, jax.tree.map(new, get(params, path)))
+    for path, (axis, source) in places.items():
+        if (entry := get(params, path)) is not None:  # trained
+            is_new = jnp.asarray(_along(source < 0, jax.tree.leaves(entry)[0], axis))
+            mask = put(mask, path, jax.tree.map(lambda _, is_new=is_new: is_new, entry))
     return mask

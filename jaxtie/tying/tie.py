@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import jax
 import optax
@@ -11,16 +11,17 @@ from flax import nnx
 
 from jaxtie.tying import nnx as modules
 from jaxtie.tying.equinox import check_owner, share, unshare
-from jaxtie.tying.groups import edit_groups, find_unused_group
+from jaxtie.tying.groups import check_state, edit_groups, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     Edit,
     How,
     Place,
     Tables,
+    check_arrays,
+    check_dtypes,
     edit_trees,
     find_tables,
-    get,
     set_untied_rows,
     tie_tree,
     untie_tree,
@@ -60,7 +61,7 @@ def untie(
         part), the input's entry is copied. Masks and labels of the optimizer must fit both trees,
         as functions and prefix trees do, and treat both tables alike unless `tx` is given.
         `optax.flatten` has no such structure.
-      input: path of the input table, "a/b/c" or a sequence of keys.
+      input: path of the input table: "a/b/c", a sequence of keys, or a key path of JAX.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
         exists and is None, or an `eqx.nn.Shared` fills it in.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
@@ -69,16 +70,19 @@ def untie(
         their moments are put into the new table; statistics of columns stay the input table's.
       tx: the optimizer from now on, the same or another. Give it if it has the tables in different
         groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
-        the state so far does not have starts as `tx.init` makes it. For an `nnx.Optimizer`, whose
-        `tx` is used if it has groups, it replaces its `tx`.
+        the state so far does not have starts as `tx.init` makes it. Only moments of parameters that
+        it freezes may go; where groups become one, the largest count stays. For an
+        `nnx.Optimizer`, whose `tx` is used if it has groups, it replaces its `tx`.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
 
     Raises:
-      ValueError: if `params` has no embedding, or no table at the path; if a part of the state
-        cannot be edited likewise.
+      ValueError: if `params` has no embedding, no table at the path, or shapes instead of arrays;
+        if a part of the state cannot be edited likewise, is of other parameters, or has no place in
+        `tx`.
     """
+    check_arrays("untie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
@@ -117,12 +121,16 @@ def tie(
     that only one table has is this one.
 
     Raises:
-      ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
+      ValueError: as `untie`; if the tables' shapes do not fit, or their dtypes, unless `how` is
+        "input"; if `how` is none of the three.
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
+    check_arrays("tie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
+    for tables in untied if how != "input" else ():
+        check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
     for tables in untied:
@@ -139,6 +147,7 @@ def _edit(
     tx: optax.GradientTransformation | None,
 ) -> tuple[Params, Tree]:
     if tx is None:
+        check_state(params, opt_state)
         return edit_trees(edit, found, params, opt_state)
     return edit_groups(edit, found, params, opt_state, tx.init)
 
@@ -169,42 +178,3 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
 def count_parameters(tree: Tree) -> int:
     """Count the values in a tree of arrays or of their shapes, stacked members included."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-class Saving(NamedTuple):
-    """What tying saves: V·D parameters, for most optimizers as many values of each moment, bytes.
-
-    A factored moment has about V + D values.
-    """
-
-    parameters: int
-    moments: int
-    bytes: int
-
-
-def saved_by_tying(
-    params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None
-) -> Saving:
-    """Count the parameters, moments and bytes that tying saves, whether the model is tied or not.
-
-    With untied rows, the result is for tying all other rows. See `untie` for the arguments.
-    """
-    found = find(params, input, output)
-    if isinstance(params, nnx.Module):
-        params, opt_state = modules.trained_trees(params, opt_state)
-        found = [tables for tables in found if get(params, tables.input_now) is not None]
-    # an Equinox module may have leaves that are no arrays
-    params = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, params)
-
-    def edited(edit: Edit, *, untied: bool) -> tuple[Tree, Tree]:
-        chosen = [tables for tables in found if tables.untied == untied]
-        return jax.eval_shape(partial(edit_trees, edit, chosen), params, opt_state)
-
-    def count_bytes(tree: Tree) -> int:
-        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-    one, two = edited(partial(tie_tree, "input"), untied=True), edited(untie_tree, untied=False)
-    parameters, moments = (
-        count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True)
-    )
-    return Saving(parameters, moments, count_bytes(two) - count_bytes(one))

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtie.tying.head import PARTS, Tree, check_ids
 
 Path = tuple[Hashable, ...]
-# "decoder/head/kernel", or a sequence of keys, which may contain slashes
+# "decoder/head/kernel", a sequence of keys, which may contain slashes, or a key path of JAX
 Place = str | Sequence[Hashable]
 How = Literal["input", "output", "mean"]
 MASKED = optax.MaskedNode()
@@ -58,9 +58,23 @@ class Tables(NamedTuple):
 Edit = Callable[[Tables, Tree], Tree]
 
 
-def parse_path(place: Place) -> Path:
-    """Split "a/b/c" into its keys."""
-    return tuple(place.split("/")) if isinstance(place, str) else tuple(place)
+def parse_path(place: Place, tree: Tree) -> Path:
+    """Return the keys that a place names; keys of the tree may contain slashes."""
+    if not isinstance(place, str):
+        is_entry = [type(key).__module__.startswith("jax") for key in place]
+        return tuple(keys_of((x,))[0] if own else x for x, own in zip(place, is_entry, strict=True))
+
+    def resolve(tree: Tree, names: list[str]) -> Path | None:
+        children = take_apart(tree)[0] if names else {}
+        for i in range(1, len(names) + 1):
+            key = "/".join(names[:i])
+            if key in children and (rest := resolve(children[key], names[i:])) is not None:
+                return (key, *rest)
+        return None if names else ()
+
+    names = place.split("/")
+    ends = ((resolve(tree, names[:i]), names[i:]) for i in range(len(names), -1, -1))
+    return next((*found, *new) for found, new in ends if found is not None)
 
 
 def format_path(path: Path) -> str:
@@ -82,8 +96,11 @@ def _get_existing(tree: Tree, path: Path) -> Tree:
     for i in range(len(path)):
         if get(tree, path[: i + 1]) is None:
             there = ", ".join(take_apart(get(tree, path[:i]))[0]) or "nothing"
+            how = (
+                "; a key with a slash can be an item of a sequence of keys" if "/" in there else ""
+            )
             raise ValueError(
-                f"no {format_path(path[: i + 1])!r} in the parameters; there is {there}"
+                f"no {format_path(path[: i + 1])!r} in the parameters; there is {there}{how}"
             )
     return get(tree, path)
 
@@ -171,7 +188,8 @@ def find_tables(
       ValueError: if there is none, or if two tables do not fit together.
     """
     if input is not None and output is not None:
-        return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
+        one, other = parse_path(input, params), parse_path(output, params)
+        return [_tables_at(params, one, other, transposed)]
     if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
@@ -234,6 +252,21 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
         if transposed is None and not all(fits.values()):
             transposed = fits[True]
     return Tables(input, output, shape, transposed, other is not None, input)
+
+
+def arrays_of(tree: Tree) -> Tree:
+    """Return a tree without leaves that are no arrays, such as functions in an Equinox module."""
+    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, tree)
+
+
+def check_arrays(name: str, params: Tree, *others: Tree) -> None:
+    """Raise ValueError if a function of this name gets shapes instead of arrays."""
+    trees = nnx.state(params) if isinstance(params, nnx.Module) else params, *others
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(trees)):
+        raise ValueError(
+            f"jaxtie.{name} got a jax.ShapeDtypeStruct; expected arrays, or for shapes only"
+            f" jax.eval_shape(partial(jaxtie.{name}, ...), params, ...)"
+        )
 
 
 def set_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int] | None) -> Tables:
@@ -348,6 +381,16 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         emptied = put(tree, tables.output, {})
         tied = _remove(put(emptied, tables.tied_at, table), tables.input)
     return put(tied, tables.rows, _take_rows(tables, other)) if tables.untied_rows else tied
+
+
+def check_dtypes(tables: Tables, tree: Tree) -> None:
+    """Raise ValueError if two tables have different dtypes, so that one would change."""
+    one, other = (jax.tree.leaves(get(tree, path))[0].dtype for path in tables[:2])
+    if one != other:
+        raise ValueError(
+            f"{format_path(tables.input)} is {one} and {format_path(tables.output)} {other};"
+            " expected one dtype: cast a table, or tie with how='input'"
+        )
 
 
 def align(tables: Tables, entry: Tree, *, reverse: bool = False) -> Tree:

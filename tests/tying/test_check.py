@@ -51,6 +51,18 @@ def labels(params):
 
 
 TWO_DECAYS = optax.multi_transform({"head": optax.adamw(1e-2), "rest": decay(None)}, labels)
+MUON = optax.contrib.muon(1e-2)
+TWO_RULES = optax.multi_transform({"head": optax.lion(1e-2), "rest": optax.adam(1e-2)}, labels)
+ONE_FROZEN = optax.multi_transform({"head": optax.set_to_zero(), "rest": optax.sgd(0.1)}, labels)
+
+
+def of_rates(table, rest):
+    groups = {"table": optax.adam(table), "rest": optax.adam(rest)}
+    return optax.multi_transform(
+        groups, lambda params: {name: "table" if name == "embed" else "rest" for name in params}
+    )
+
+
 WARM = optax.adamw(optax.linear_schedule(0, 1e-2, 10), mask=not_head)
 
 
@@ -117,6 +129,68 @@ BROKEN = {
         lambda: {"params": tree(old=TABLE.T + 0), **PATHS},
     ),
     "a copy in a module": (f"b is a copy of .*{TWICE}", lambda: {"params": with_copy()}),
+    "a scaled copy": (
+        "old is a copy of embed/table, scaled",
+        lambda: {"params": tree(old=(TABLE.T * 30).astype(jnp.bfloat16)), **PATHS},
+    ),
+    "a scaled output table": (
+        "head/kernel is a copy of embed/table, scaled",
+        lambda: {"params": two_tables(TABLE.T * 30), **PATHS},
+    ),
+    "a stacked copy": (
+        r"old\[1, 0\] is a copy of embed/table, equal",
+        lambda: {
+            "params": tree(old=jnp.stack([W[:1] + jnp.zeros((V, D)), TABLE])[:, None]),
+            **PATHS,
+        },
+    ),
+    "a padded copy": (
+        "old is a copy of embed/table, equal",
+        lambda: {"params": tree(old=jnp.pad(TABLE.T, [(0, 0), (0, 2)])), **PATHS},
+    ),
+    "a copy without padding": (
+        "old is a copy of embed/table, equal",
+        lambda: {"params": tree(old=TABLE[:-1]), **PATHS},
+    ),
+    "NaN": (
+        "embed/table has values that are NaN or infinite",
+        lambda: {"params": tree(embed={"table": TABLE.at[2, 1].set(jnp.nan)}), **PATHS},
+    ),
+    "infinite values in the output table": (
+        "head/kernel has values that are NaN or infinite",
+        lambda: {"params": two_tables(2 * TABLE[::-1].T.at[2, 1].set(jnp.inf)), **PATHS},
+    ),
+    "a state of other parameters": (
+        r"the optimizer's state has an array \(6, 4\) at 0/mu/embed/table, which is not laid out",
+        lambda: {"params": tree(), "opt_state": optax.adam(1.0).init(two_tables()), **PATHS},
+    ),
+    "Muon": (
+        r"embed/table is updated by Muon \(.*MuonState.mu\), which is for hidden matrices",
+        lambda: {"params": tree(), "opt_state": MUON.init(tree()), **PATHS},
+    ),
+    "Muon without its state": (
+        "embed/table is updated by Muon",
+        lambda: {"params": tree(), "tx": MUON, **PATHS},
+    ),
+    "Muon in an NNX optimizer": (
+        "embed/embedding is updated by Muon",
+        lambda: (
+            {"params": (model := two_embeds("variable")), **OF_EMBEDS}
+            | {"opt_state": nnx.Optimizer(model, MUON, wrt=nnx.Param)}
+        ),
+    ),
+    "a rate of 0": (
+        "embed/table has moments, but no update changes it; expected a rate above 0",
+        lambda: {"params": tree(), "tx": of_rates(table=0.0, rest=1e-2), **PATHS},
+    ),
+    "groups that differ": (
+        "embed/table has moments in .*rest/.*Adam.*, head/kernel in .*head/.*Lion.*; expected both",
+        lambda: {"params": two_tables(), "opt_state": TWO_RULES.init(two_tables()), **PATHS},
+    ),
+    "one table is frozen": (
+        "an update changes only one of embed/table and head/kernel",
+        lambda: {"params": two_tables(), "tx": ONE_FROZEN, **PATHS},
+    ),
     "decay by mask": (
         "decays embed/table by 0.001 and head/kernel by 0",
         lambda: {"params": two_tables(), "tx": decay(not_head), **PATHS},
@@ -209,6 +283,27 @@ SOUND = {
     **{f"tied {way}": of_way(way) for way in WAYS},
     **{f"untied {way}": of_way(way, untied=True) for way in ("linen", "nnx-linear", "maxtext")},
     "split": split,
+    "Muon for the rest": lambda: {
+        "params": two_tables(),
+        "tx": optax.contrib.muon(
+            1e-2,
+            muon_weight_dimension_numbers=lambda params: {
+                "embed": {"table": None},
+                "head": {"kernel": None},
+                "w": optax.contrib.MuonDimensionNumbers(),
+            },
+        ),
+        **PATHS,
+    },
+    "two groups, meant": lambda: (
+        {"params": two_tables(), "tied": False, **PATHS}
+        | {"opt_state": TWO_RULES.init(two_tables()), "tx": TWO_RULES}
+    ),
+    "gradients that are accumulated": lambda: {
+        "params": two_tables(),
+        "tx": optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation(),
+        **PATHS,
+    },
     "masked decay": lambda: {"params": two_tables(), "tx": decay(matrices), **PATHS},
     "frozen tables": lambda: {"params": two_tables(), "tx": FREEZE, "loss": loss_of, **PATHS},
     "no gradient at all": lambda: (
@@ -259,6 +354,31 @@ def test_a_report_says_what_it_found():
     assert "inner_states/rest" in found.groups[0][0] and "inner_states/head" in found.groups[1][0]
     np.testing.assert_allclose(found.decay, [1e-5, 0], rtol=1e-3)
     assert "difference: " in str(report) and "gradients: " in str(report)
+    of_input, of_output = map(", ".join, found.groups)
+    assert f"groups: {of_input}; {of_output}" in str(report)
+
+
+def test_tables_on_explicit_mesh_axes():
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Explicit,))
+
+    def put(array, *axes):
+        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    params = {
+        "embed": {"table": put(TABLE, "vocabulary")},
+        "head": {"kernel": put(TABLE.T, None, "vocabulary")},
+        "w": put(W),
+    }
+
+    def loss(params):
+        tables = params["embed"]["table"].T, params["head"]["kernel"]
+        return sum(jnp.sum(jnp.tanh(params["w"] @ table) ** 2) for table in tables)
+
+    tx = optax.adamw(1e-2)
+    with jax.set_mesh(mesh):
+        report = check(params, tx.init(params), loss=loss, tx=tx, **PATHS)
+    assert len(report.problems) == 1 and "equal" in report.problems[0]
+    np.testing.assert_allclose(*report.embeddings[0].gradients, rtol=1e-5)
 
 
 def test_gradients_by_role_add_up_to_that_of_the_tied_table():

@@ -355,3 +355,164 @@ def test_memory_grows_with_the_block_and_not_with_the_positions():
 
     few, many = (temporary(by_blocks, positions) for positions in (1024, 8192))
     assert many - few < 2**23 < temporary(all_at_once, 8192) / 50
+
+
+def on_mesh(axis_type):
+    """Return hidden states and targets that are split over two devices, and a table that is not."""
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(axis_type,))
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["batch"], []))
+    values = cast(VALUES, jnp.float32)
+    arrays = values["h"], values["table"], TARGETS, WEIGHTS
+    shardings = split, whole, split, split
+    return mesh, arrays, tuple(map(jax.device_put, arrays, shardings))
+
+
+REDUCED = [
+    {"reduction": "sum", "z_loss": 1e-3},
+    {"reduction": "none", "return_lse": True, "label_smoothing": 0.1},
+]
+
+
+@pytest.mark.parametrize("options", REDUCED)
+@pytest.mark.parametrize("checked", [True, False])
+def test_shard_map(options, checked):
+    """Loss and gradients are those of one device, with and without `check_vma`."""
+    mesh, arrays, own = on_mesh(AxisType.Auto)
+
+    def loss(h, table, *rest):
+        return jnp.sum(cross_entropy(h, table, *rest, block=16, **options)[0])
+
+    def mapped(*arrays):
+        axes = PartitionSpec("batch"), PartitionSpec(), *[PartitionSpec("batch")] * 2
+        each = jax.shard_map(
+            lambda *own: jax.lax.psum(loss(*own), "batch"),
+            mesh=mesh,
+            in_specs=axes,
+            out_specs=PartitionSpec(),
+            check_vma=checked,
+        )
+        return each(*arrays)
+
+    found, expected = (
+        once(jax.value_and_grad(f, argnums=(0, 1)))(*x) for f, x in ((mapped, own), (loss, arrays))
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("options", [{}, *REDUCED])
+def test_explicit_mesh_axes(options):
+    """Losses stay split as the targets are."""
+    mesh, arrays, own = on_mesh(AxisType.Explicit)
+
+    def loss(h, table, *rest):
+        losses = cross_entropy(h, table, *rest, block=16, **options)[0]
+        return jnp.sum(losses), losses
+
+    look = once(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+    expected = look(*arrays)
+    with jax.set_mesh(mesh):
+        found = look(*own)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+    assert found[1][0].sharding.spec[0] == "batch"
+    if options.get("reduction") == "none":
+        assert found[0][1].sharding.spec == PartitionSpec("batch")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_terms_of_a_schedule_are_arrays(reduction):
+    """As those of the compiled step, also where they are 0."""
+    values = cast(VALUES, jnp.float32)
+
+    @partial(jax.jit, static_argnums=2)
+    def look(z_loss, smoothing, fixed):
+        terms = {"z_loss": 1e-2, "label_smoothing": 0.1} if fixed else {}
+        terms = terms or {"z_loss": z_loss, "label_smoothing": smoothing}
+
+        def loss(h):
+            arguments = h, values["table"], TARGETS, WEIGHTS
+            return jnp.sum(cross_entropy(*arguments, reduction=reduction, block=16, **terms)[0])
+
+        return jax.value_and_grad(loss)(values["h"])
+
+    for found, expected in (
+        (look(jnp.float32(1e-2), jnp.float32(0.1), False), look(0.0, 0.0, True)),
+        (look(jnp.float32(0), jnp.float32(0), False), look(0.0, 0, False)),
+    ):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_no_positions(shape, reduction):
+    values = cast(VALUES, jnp.float32)
+
+    def loss(table):
+        h, target = jnp.zeros((*shape, D)), jnp.zeros(shape, int)
+        found = cross_entropy(h, table, target, reduction=reduction)
+        return jnp.sum(found[0]), found
+
+    (total, found), slope = jax.value_and_grad(loss, has_aux=True)(values["table"])
+    assert total == 0 and not np.any(slope)
+    assert found[0].shape == (shape if reduction == "none" else ())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_negative_weights_are_advantages(reduction):
+    """The mean divides by Σ |weight|, so that it keeps the sign; the accuracy is in 0...1."""
+    values, weights = cast(VALUES, jnp.float32), WEIGHTS * jnp.where(jnp.arange(P) % 2, -2, 1)
+    share = weights / jnp.sum(jnp.abs(weights)) if reduction == "mean" else weights
+
+    def plainly(values):
+        logits = values["h"] @ values["table"].T
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS)
+        return jnp.sum(share * losses), jnp.sum(jnp.abs(share) * (jnp.argmax(logits, 1) == TARGETS))
+
+    def blockwise(values):
+        arguments = values["h"], values["table"], TARGETS, weights
+        return [jnp.sum(x) for x in cross_entropy(*arguments, reduction=reduction, block=16)]
+
+    found, expected = (
+        once(jax.value_and_grad(lambda v, f=f: tuple(f(v)), has_aux=True))(values)
+        for f in (blockwise, plainly)
+    )
+    expected[1]["bias"] = jnp.zeros(V)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_target_that_is_excluded_is_wrong(reduction):
+    """Loss and gradients are NaN, unless the position does not count."""
+    spec = EmbeddingSpec(V, D, tied=True, excluded_rows=(0, 4))
+    params = {"input": jnp.asarray(VALUES["table"], jnp.float32)}
+    h, targets = jnp.asarray(VALUES["h"], jnp.float32), TARGETS.at[TARGETS == 0].set(1)
+
+    def loss(params, weights=None):
+        options = {"reduction": reduction, "block": 16}
+        wrong = targets.at[3].set(4)
+        return jnp.sum(embedding_cross_entropy(spec, params, h, wrong, weights, **options)[0])
+
+    found, slope = jax.value_and_grad(loss)(params)
+    assert jnp.isnan(found) and jnp.isnan(slope["input"]).any()
+    assert jnp.isfinite(loss(params, jnp.ones(P).at[3].set(0).at[targets == 4].set(0)))
+
+
+def test_forward_derivatives():
+    """`jvp` is the gradient times the direction; second derivatives are those of the formula."""
+    values = cast(VALUES, jnp.float32)
+    h, table = values["h"], values["table"]
+    direction = jnp.cos(h), jnp.sin(table)
+
+    def loss(h, table):
+        return cross_entropy(h, table, TARGETS, WEIGHTS, block=16)[0]
+
+    def plainly(h, table):
+        return plain({"h": h, "table": table})[0]
+
+    for f in (lambda f: lambda *x: f(*x), lambda f: jax.grad(f, argnums=(0, 1))):
+        found, expected = (jax.jvp(f(g), (h, table), direction) for g in (loss, plainly))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+
+
+def test_a_block_without_positions_is_refused():
+    with pytest.raises(ValueError, match="block = 0; expected 1 position or more"):
+        cross_entropy(jnp.ones((P, D)), jnp.ones((V, D)), TARGETS, block=0)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax import nnx
-from optax import contrib
 from six_models import WithEmbed, WithEmbedding, WithLinear, make_equinox, module_step
 
 from jaxtie import tie, untie
@@ -260,19 +260,11 @@ def test_equinox_with_groups():
     )
 
 
-ALIASES = """
-    adabelief adadelta adafactor adagrad adam adamax adamw adan amsgrad fromage lamb lars lion
-    nadam novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd
-    signum sm3 yogi
-""".split()
-CONTRIB = "acprop ademamix adopt cocob dog madgrad momo_adam prodigy sophia".split()
-
-
-@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB])
+@pytest.mark.parametrize("name", zoo.IN_GROUPS)
 @pytest.mark.parametrize("layout", NAMES)
 def test_the_state_of_any_optimizer_fits_the_groups(name, layout):
     """Structure, shapes and dtypes are those of `init`, from one optimizer to groups and back."""
-    one = getattr(optax if name in ALIASES else contrib, name)(learning_rate=1e-2)
+    one = zoo.make(name)
     many, paths = in_groups(one), NAMES[layout]
     across = {"transposed": True} if paths else {}
     params = start(layout)

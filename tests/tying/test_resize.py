@@ -1,5 +1,6 @@
 """Resize a vocabulary: both tables, bias, optimizer state and sharding, in every kind of tree."""
 
+import contextlib
 import re
 from functools import partial
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -15,7 +17,7 @@ from optax import contrib
 from six_models import OPTIMISER, WAYS, D, OfModules, V
 
 import jaxtie
-from jaxtie import resize, tie, untie
+from jaxtie import reset_rows, resize, tie, untie
 from jaxtie.tying.resize import _join_whole
 
 NEW = V + 3
@@ -74,12 +76,6 @@ def test_rows_that_stay_keep_values_and_moments(way, untied, x64):
         assert_equal(jax.device_get((model.params, model.moments())), state)
 
 
-ALIASES = """
-    adabelief adadelta adafactor adagrad adam adamax adamw adan amsgrad fromage lamb lars lion
-    nadam novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd
-    signum sm3 yogi
-""".split()
-CONTRIB = "acprop ademamix adopt cocob dog madgrad momo_adam prodigy sophia".split()
 LABELS = {"head": optax.adam(1e-3), "rest": optax.sgd(0.1, momentum=0.9)}
 OTHERS = {
     "factored": optax.adafactor(1e-2, min_dim_size_to_factor=2, momentum=0.9),
@@ -102,11 +98,10 @@ def untied_tree():
 PATHS = {"input": "embed/table", "output": "head/kernel"}
 
 
-@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *OTHERS])
+@pytest.mark.parametrize("name", [*zoo.IN_GROUPS, *OTHERS])
 def test_any_optimizer_goes_along(name):
     """Structure, shapes, dtypes and new rows are those of `init`; old rows are as before."""
-    make = getattr(optax if name in ALIASES else contrib, name, None)
-    tx = OTHERS[name] if name in OTHERS else make(learning_rate=1e-2)
+    tx = OTHERS[name] if name in OTHERS else zoo.make(name)
     params = untied_tree()
     fresh = once(tx.init)(params)
     state = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), fresh)
@@ -179,9 +174,10 @@ def test_a_split_vocabulary_stays_split(axis, size):
     whole = rf"f32\[(?:{size},{D}|{D},{size}|{V},{D}|{D},{V})\]"
     for leaf in (found["out"], state[0].mu["out"], state[0].nu["out"]):
         assert leaf.sharding.is_equivalent_to(sharding, 2)
-    compiled = jax.jit(_join_whole, static_argnums=(2, 3), out_shardings=sharding)
+    source = np.where(np.arange(size) < V, np.arange(size), -1)
+    join = jax.jit(partial(_join_whole, source=source, axis=axis), out_shardings=sharding)
     fill = jnp.mean(table, axis=axis, keepdims=True)
-    text = compiled.lower(table, fill, size, axis).compile().as_text()
+    text = join.lower(table, fill).compile().as_text()
     assert not re.search(whole, text)
     with pytest.raises(ValueError, match=r"2 devices cannot share 9 tokens evenly; .* multiple="):
         edit(params, tx.init(params), 9)
@@ -211,7 +207,282 @@ def test_embeddings_of_linen_and_nnx_with_their_bias():
         )
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("size", "rows"), [(7, 8), (8, 8), (11, 12)])
+def test_new_tokens_within_the_padding(tied, size, rows):
+    """A table of 8 rows, of which 6 are tokens: the others are new, and the mean is of 6."""
+    tx, paths = optax.adam(1e-2), {"input": "in", "output": "head/kernel"}
+    table = jnp.asarray(RNG.standard_normal((8, D)), jnp.float32).at[6:].set(0)
+    params = {"in": table, "head": {"bias": jnp.arange(8.0).at[6:].set(0)}}
+    if not tied:
+        params, _ = untie(params, **paths, transposed=True)
+    state = jax.tree.map(lambda x: x + jnp.ones((), x.dtype), tx.init(params))
+    found, new, mask = resize(params, state, size, known=6, multiple=4, tx=tx, **paths)
+    for moments in (None, new[0].mu, new[0].nu):
+        tree = found if moments is None else moments
+        old = table if moments is None else jnp.ones((8, D))
+        fill = table[:6].mean(0) if moments is None else jnp.zeros(D)
+        for own in (tree["in"], *([] if tied else [tree["head"]["kernel"].T])):
+            expected = [*old[:6], *[fill] * (rows - 6)]
+            np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-7)
+    bias = found["head"]["bias"]
+    np.testing.assert_allclose(bias, [*range(6), *[2.5] * (rows - 6)], rtol=1e-6)
+    is_new = [False] * 6 + [True] * (rows - 6)
+    np.testing.assert_array_equal(mask["in"][:, 0], is_new)
+    np.testing.assert_array_equal(mask["head"]["bias"], is_new)
+    given = np.ones((size - 6, D))
+    own, _, _ = resize(params, (), size, known=6, multiple=4, new_rows=given, **paths)
+    np.testing.assert_array_equal(own["in"][6:], [*given, *np.zeros((rows - size, D))])
+
+
+def test_new_tokens_within_the_padding_of_an_nnx_model():
+    model = jaxtie.nnx.Embedding(8, D, True, bias=True, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+    before = model.input[...]
+    resize(model, optimizer, 7, known=6, multiple=8)
+    np.testing.assert_array_equal(model.input[:6], before[:6])
+    np.testing.assert_allclose(model.input[6:], [before[:6].mean(0)] * 2, rtol=1e-5)
+    moment = optimizer.opt_state[0].mu["input"][...]
+    assert np.all(moment[:6]) and not np.any(moment[6:])
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_zeros_at_the_end_of_a_table_with_room_are_padding(size):
+    """63 tokens of 64 rows: which rows are new is seen from zeros, or asked for."""
+    table = jnp.asarray(RNG.standard_normal((8, D)), jnp.float32)
+    paths = {"input": "in", "output": "out"}
+    if size == 8:  # all rows are tokens from now on; nothing says that there was padding
+        found, _, mask = resize({"in": table.at[6:].set(0)}, (), size, multiple=4, **paths)
+        assert not mask["in"].any()
+        return
+    found, _, mask = resize({"in": table.at[6:].set(0)}, (), size, multiple=4, **paths)
+    np.testing.assert_allclose(found["in"][6:], [table[:6].mean(0)] * 2, rtol=1e-5)
+    np.testing.assert_array_equal(mask["in"][:, 0], [False] * 6 + [True] * 2)
+    for unclear in (table, jnp.zeros((8, D))):
+        with pytest.raises(ValueError, match="in has 8 rows for 7 tokens; say known="):
+            resize({"in": unclear}, (), size, multiple=4, **paths)
+    with pytest.raises(ValueError, match="say known="):  # values are not known
+        jax.eval_shape(partial(resize, opt_state=(), size=7, multiple=4, **paths), {"in": table})
+
+
+IDS = [4, 0, 3]
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_vocabulary_is_trimmed_to_ids_and_rows_begin_anew(way, untied, x64):
+    """Rows and moments of both tables follow the ids; then one row is that of a new token."""
+    if way == "equinox":
+        pytest.importorskip("equinox", reason="the test needs Equinox: pip install 'jaxtie[test]'")
+    model = WAYS[way]()
+    if untied:
+        model.untie()
+    for _ in range(3):
+        model.step()
+
+    def edit(change, *arguments, **options):
+        if isinstance(model, OfModules):
+            return change(model.model, model.optimizer, *arguments, **model.paths, **options)
+        found = change(
+            model.params, model.opt_state, *arguments, **model.paths, tx=OPTIMISER, **options
+        )
+        model.params, model.opt_state = found[:2]
+        return found
+
+    def tables():
+        trees = model.params, *model.moments()
+        return [[x if x is None else np.asarray(x) for x in model.tables(tree)] for tree in trees]
+
+    before = tables()
+    *_, mask, new_ids = edit(resize, keep=IDS)
+    np.testing.assert_array_equal(new_ids, [1, -1, -1, 2, 0, -1])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(nnx.as_pure(mask)))
+    trimmed = tables()
+    edit(reset_rows, [1])
+    for number, (old, new, reset) in enumerate(zip(before, trimmed, tables(), strict=True)):
+        for a, b, c in zip(old, new, reset, strict=True):
+            assert (a is None) == (b is None) == (c is None)
+            if a is not None:
+                np.testing.assert_array_equal(b, a[IDS])
+                np.testing.assert_array_equal(c[[0, 2]], a[[4, 3]])
+                expected = np.zeros(D) if number else a[[4, 3]].mean(0)
+                np.testing.assert_allclose(c[1], expected, atol=1e-15)
+    assert model.is_tied() == (not untied)
+
+
+def test_vectors_padding_and_new_tokens_when_a_vocabulary_is_trimmed():
+    """Three tokens stay and one is added, of a multiple of 4; a bias and a gain go along."""
+    params, tx = untied_tree(), optax.adam(1.0)
+    params["head"]["gain"] = jnp.arange(1.0, V + 1)
+    state = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), tx.init(params))
+    rows = np.ones((2, D))
+    found, state, mask, _ = resize(
+        params, state, 5, keep=IDS, multiple=4, new_rows=rows, tx=tx, **PATHS
+    )
+    ids, padding = np.array(IDS), np.zeros((3, D))
+    for new, old in (
+        (found["embed"]["table"], params["embed"]["table"]),
+        (found["head"]["kernel"].T, params["head"]["kernel"].T),
+    ):
+        np.testing.assert_allclose(new, np.vstack([old[ids], rows, padding]))
+    for name in ("bias", "gain"):
+        old = params["head"][name][ids]
+        np.testing.assert_allclose(found["head"][name], [*old, *[old.mean()] * 5], rtol=1e-6)
+        np.testing.assert_array_equal(state[0].mu["head"][name], [1] * 3 + [0] * 5)
+        np.testing.assert_array_equal(mask["head"][name], [False] * 3 + [True] * 5)
+
+
+@pytest.mark.parametrize("how", ["mean", "init", "zero"])
+def test_how_rows_begin_anew(how):
+    params, ids, others = untied_tree(), np.array([1, 4]), np.array([0, 2, 3])
+    options = {"init_std": 0.1, "key": jax.random.key(0)} if how == "init" else {}
+    params["head"]["gain"] = jnp.arange(1.0, V + 1)
+    found, state = reset_rows(params, (), ids, how, known=5, **options, **PATHS)
+    assert state == ()
+    tables = [(params["embed"]["table"], found["embed"]["table"])]
+    tables.append((params["head"]["kernel"].T, found["head"]["kernel"].T))
+    for old, new in tables:
+        np.testing.assert_array_equal(np.delete(new, ids, 0), np.delete(old, ids, 0))
+        if how != "init":
+            expected = old[others].mean(0) if how == "mean" else np.zeros(D)
+            np.testing.assert_allclose(new[ids], [expected] * 2, rtol=1e-5)
+    drawn = np.array([new[ids] for _, new in tables])
+    if how == "init":  # each table and row has its own
+        assert len(np.unique(drawn)) == drawn.size and 0.03 < drawn.std() < 0.3
+    bias = params["head"]["bias"]
+    expected = bias[others].mean() if how == "mean" else 0
+    np.testing.assert_allclose(found["head"]["bias"][ids], expected, rtol=1e-5)
+    np.testing.assert_allclose(found["head"]["gain"][ids], 8 / 3, rtol=1e-6)
+    np.testing.assert_array_equal(found["w"], params["w"])
+
+
+@pytest.mark.parametrize("name", ["adam", "adafactor", "rmsprop", "sm3", "schedule-free"])
+def test_moments_of_any_optimizer_follow_ids_and_begin_anew(name):
+    assert_rows_follow(OTHERS[name] if name in OTHERS else zoo.make(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*zoo.IN_GROUPS, *OTHERS])
+def test_moments_of_every_optimizer_follow_ids_and_begin_anew(name):
+    assert_rows_follow(OTHERS[name] if name in OTHERS else zoo.make(name))
+
+
+def assert_rows_follow(tx):
+    """Compare every array of a state whose rows are numbered; the axis is found by its length."""
+    params = untied_tree()
+    fresh = once(tx.init)(params)
+
+    def number(leaf):
+        axes = [axis for axis, length in enumerate(leaf.shape) if length == V]
+        assert len(axes) <= 1
+        ones = np.ones(leaf.shape, leaf.dtype)
+        if not axes:
+            return ones, None
+        shape = [-1 if axis == axes[0] else 1 for axis in range(leaf.ndim)]
+        return ones * np.arange(10, 10 + V).astype(leaf.dtype).reshape(shape), axes[0]
+
+    numbered = [number(leaf) for leaf in jax.tree.leaves(fresh)]
+    state = jax.tree.unflatten(jax.tree.structure(fresh), [x for x, _ in numbered])
+    kept = resize(params, state, keep=IDS, tx=tx, **PATHS)
+    reset = reset_rows(params, state, [2, 5], tx=tx, **PATHS)
+    new = once(tx.init)(reset[0])
+    leaves = zip(*map(jax.tree.leaves, (kept[1], reset[1], new)), strict=True)
+    for (old, axis), (trimmed, anew, begun) in zip(numbered, leaves, strict=True):
+        if axis is None:
+            np.testing.assert_array_equal(trimmed, old)
+            np.testing.assert_array_equal(anew, old)
+            continue
+        np.testing.assert_array_equal(trimmed, np.take(old, IDS, axis))
+        for row in range(V):
+            source = begun if row in (2, 5) else old
+            np.testing.assert_array_equal(np.take(anew, row, axis), np.take(source, row, axis))
+
+
+@pytest.mark.parametrize("rows", [127, 128])
+def test_rows_of_a_table_at_the_size_from_which_moments_are_factored(rows):
+    tx, params = optax.adafactor(1e-2), {"in": jnp.ones((rows, 130))}
+    ones = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), tx.init(params))
+    _, state = reset_rows(params, ones, [5], tx=tx, input="in", output="out")
+    changed = [
+        np.argwhere(one != two).T
+        for one, two in zip(*map(jax.tree.leaves, (ones, state)), strict=True)
+    ]
+    assert {int(places[0][0]) for places in changed if places.size} == {5}
+
+
+def test_an_nnx_embedding_knows_its_new_ids():
+    """Padding, rows that are never predicted; a Linear that shares the table knows its size."""
+    options = {"padding": 3, "excluded_rows": (2, 3, 6, 7), "rngs": nnx.Rngs(0)}
+    model = jaxtie.nnx.Embedding(8, D, True, **options)
+    resize(model, (), 7, known=6, multiple=8)  # 6 is a new token, and can be predicted
+    assert (model.spec.excluded_rows, model.spec.padding) == ((2, 3, 7), 3)
+    reset_rows(model, (), [2])
+    assert (model.spec.excluded_rows, model.spec.padding) == ((2, 3, 7), 3)
+    resize(model, (), keep=[5, 3, 0, 1], multiple=8)
+    assert (model.spec.excluded_rows, model.spec.padding) == ((1, 7), 1)
+    resize(model, (), keep=[0, 2])
+    assert (model.spec.vocabulary, model.spec.excluded_rows, model.spec.padding) == (2, (), None)
+    partly = jaxtie.nnx.Embedding(8, D, True, untied_rows=(1, 6), rngs=nnx.Rngs(0))
+    table = partly.input
+    for change, options in ((resize, {"size": 4}), (resize, {"keep": [1, 6]})):
+        with pytest.raises(ValueError, match="untie first"):
+            change(partly, (), **options)
+        assert partly.input is table and table.shape == (8, D) and partly.spec.vocabulary == 8
+    linear = WAYS["nnx-linear"]()
+    resized(linear, NEW)
+    assert linear.model.head.out_features == linear.model.embed.num_embeddings == NEW
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_split_vocabulary_stays_split_when_it_is_trimmed(kind):
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(kind,))
+    sharding = NamedSharding(mesh, PartitionSpec("vocabulary", None))
+    table, tx = jnp.arange(float(V * D)).reshape(V, D), optax.adam(1.0)
+    params, paths = {"in": jax.device_put(table, sharding)}, {"input": "in", "output": "out"}
+    with jax.set_mesh(mesh) if kind == AxisType.Explicit else contextlib.nullcontext():
+        kept, state, _, _ = resize(params, tx.init(params), keep=[5, 1], tx=tx, **paths)
+        reset, other = reset_rows(params, tx.init(params), [5, 1], tx=tx, **paths)
+    np.testing.assert_array_equal(kept["in"], table[np.array([5, 1])])
+    for own in (kept["in"], state[0].mu["in"], reset["in"], other[0].mu["in"]):
+        assert own.sharding.is_equivalent_to(sharding, 2)
+
+
+@pytest.mark.parametrize("in_mesh", [True, False])
+def test_a_vocabulary_on_an_explicit_mesh_axis(in_mesh):
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Explicit,))
+    sharding = NamedSharding(mesh, PartitionSpec("vocabulary", None))
+    params, tx = {"in": jax.device_put(jnp.ones((8, D)), sharding)}, optax.adam(1.0)
+    with jax.set_mesh(mesh) if in_mesh else contextlib.nullcontext():
+        for size in (12, 8, 7):
+            options = {"known": 6, "multiple": 4, "tx": tx, "input": "in", "output": "out"}
+            found, state, _ = resize(params, tx.init(params), size, **options)
+            for own in (found["in"], state[0].mu["in"]):
+                assert own.sharding.is_equivalent_to(sharding, 2) and len(own) == -(-size // 4) * 4
+
+
+def test_layers_of_equinox_know_their_new_size():
+    eqx = pytest.importorskip("equinox", reason="needs Equinox: pip install 'jaxtie[test]'")
+    keys, tx = jax.random.split(jax.random.key(0)), optax.adam(1e-2)
+    layers = {
+        "embed": eqx.nn.Embedding(V, D, key=keys[0]),
+        "head": eqx.nn.Linear(D, V, key=keys[1]),
+    }
+    paths = {"input": "embed/weight", "output": "head/weight"}
+    state = tx.init(eqx.filter(layers, eqx.is_array))
+    found, state, mask = resize(layers, state, NEW, **paths, tx=tx)
+    for tree in (found, mask, state[0].mu):
+        assert (tree["embed"].num_embeddings, tree["head"].out_features) == (NEW, NEW)
+    assert found["head"](jnp.ones(D)).shape == (NEW,)
+    assert (layers["embed"].num_embeddings, layers["head"].out_features) == (V, V)
+    tx.update(eqx.filter(found, eqx.is_array), state)
+
+
 ERRORS = [
+    ({"known": V + 1}, "known = 7, but embed/table has 6 rows; expected the number of its rows"),
+    ({"known": 0}, "known = 0; expected 1 or more"),
+    ({"size": V - 1, "multiple": 2}, "has 6 rows for 5 tokens; say known=..., the number of rows"),
+    ({"opt_state": optax.adam(1.0).init({"other": jnp.ones(3)})}, "and the parameters that it is"),
     ({"size": 0}, "size = 0; expected 1 or more"),
     ({"new_rows": np.ones((2, D))}, r"new_rows are \(2, 4\); expected \(3, 4\)"),
     ({"tx": None}, "an optimizer's state needs the optimizer; pass it as tx="),
@@ -220,9 +491,41 @@ ERRORS = [
 ]
 
 
+OF_IDS = [
+    (resize, {"keep": [1, 1]}, "keep has 1; expected ids in 0...5, each once"),
+    (resize, {"keep": [0, 6]}, "keep has 6; expected ids in 0...5, each once"),
+    (resize, {"keep": [4], "known": 4}, "keep has 4; expected ids in 0...3, each once"),
+    (resize, {"keep": []}, "keep has no ids"),
+    (resize, {"keep": [1, 2], "size": 1}, "size = 1; expected 2 or more"),
+    (resize, {}, "size = 0; expected 1 or more"),
+    (reset_rows, {"ids": [-1]}, "ids has -1; expected ids in 0...5, each once"),
+    (reset_rows, {"ids": [1], "how": "zeros"}, "how is 'zeros'; expected one of mean, init, zero"),
+    (reset_rows, {"ids": [1], "how": "init"}, "expected init_std=... and key=..."),
+    (reset_rows, {"ids": range(V)}, "no row stays, so there is no mean"),
+    (reset_rows, {"ids": [1], "tx": optax.sgd(0.1)}, "the state is not of this optimizer"),
+]
+
+
+@pytest.mark.parametrize(("change", "options", "message"), OF_IDS)
+def test_wrong_ids_are_refused_in_one_line(change, options, message):
+    params, tx = untied_tree(), optax.adam(1.0)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        change(params, **{"opt_state": tx.init(params), "tx": tx, **PATHS, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_rows_of_a_partly_tied_embedding_are_refused():
+    params = jaxtie.Embedding(V, D, True, untied_rows=(1,)).init(
+        jax.random.key(0), jnp.zeros(1, int)
+    )["params"]
+    for change in (partial(resize, keep=[1]), partial(reset_rows, ids=[1])):
+        with pytest.raises(ValueError, match="output_rows are rows of their own; untie first"):
+            change({"embedding": params}, ())
+
+
 @pytest.mark.parametrize(("options", "message"), ERRORS)
 def test_errors_are_one_line(options, message):
     params, tx = untied_tree(), optax.adam(1.0)
     with pytest.raises(ValueError, match=message) as error:
-        resize(params, tx.init(params), **{"size": NEW, "tx": tx, **PATHS, **options})
+        resize(params, **{"opt_state": tx.init(params), "size": NEW, "tx": tx, **PATHS, **options})
     assert "\n" not in str(error.value)

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax.core import freeze
-from optax import contrib
 from six_models import WAYS, ByHand
 
 from jaxtie.tying.linen import Embedding
-from jaxtie.tying.tie import count_parameters, is_tied, saved_by_tying, tie, untie
+from jaxtie.tying.tie import is_tied, tie, untie
 
 
 class Bigram(nn.Module):
@@ -153,38 +153,15 @@ def assert_untied_and_nothing_else(optimizer, tied, untied):
         assert_equal(tie(*untied, how), tied)
 
 
-ALIASES = """
-    adabelief adadelta adagrad adam adamax adan amsgrad fromage lamb lars lbfgs novograd
-    optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
-""".split()
-CONTRIB = (
-    "acprop ademamix simplified_ademamix adopt cocob dadapt_adamw dog galore madgrad momo_adam muon"
-    " prodigy sophia".split()
-)
-WRAPPED = {
-    "accumulated": optax.MultiSteps(optax.adam(1e-2), every_k_schedule=4).gradient_transformation(),
-    "guarded": optax.apply_if_finite(optax.adam(1e-2), 3),
-    "injected": optax.inject_hyperparams(optax.adamw)(learning_rate=1e-2),
-    "masked-part": optax.masked(optax.adam(1e-2), {"body": True, "embedding": False}),
-    "masked-other-part": optax.masked(optax.adam(1e-2), {"body": False, "embedding": True}),
-    "mechanised": contrib.mechanize(optax.adam(1e-2)),
-    "schedule-free": contrib.schedule_free_adamw(1e-2),
-    "sharpness-aware": contrib.sam(optax.sgd(1e-2, momentum=0.9), optax.sgd(1e-2)),
-}
-
 WITH_VALUES = """
     lbfgs galore muon prodigy accumulated masked-part masked-other-part mechanised
 """.split()
 
 
-@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *WRAPPED])
+@pytest.mark.parametrize("name", zoo.NAMES)
 def test_state_fits_the_untied_parameters(name):
     """Structure, shapes and types are Optax's for untied parameters."""
-    if name in WRAPPED:
-        optimizer = WRAPPED[name]
-    else:
-        make = getattr(optax if name in ALIASES else contrib, name)
-        optimizer = make(**({} if name == "lbfgs" else {"learning_rate": 1e-2}))
+    optimizer = zoo.make(name)
     tied = jax.eval_shape(lambda: start(optimizer))
     untied = jax.eval_shape(untie, *tied)
     assert shapes(untied[1]) == shapes(jax.eval_shape(optimizer.init, untied[0]))
@@ -251,15 +228,6 @@ def test_no_embedding(operation):
 def test_unknown_choice():
     with pytest.raises(ValueError, match=r"how is 'both'; expected one of input, output, mean"):
         tie({"input": np.ones((3, 2))}, how="both")
-
-
-@pytest.mark.parametrize(("rule", "moments"), [("adam", 2), ("lion", 1), ("sgd", 0)])
-def test_saved_by_tying(rule, moments):
-    params, size = alone(three_members()), 7 * 4
-    assert count_parameters(params) == size + 4 * 4 + 4
-    for now in (params, untie(params)[0]):
-        saving = saved_by_tying(now, jax.eval_shape(getattr(optax, rule)(1.0).init, now))
-        assert saving == (size, moments * size, 4 * (1 + moments) * size)
 
 
 @pytest.fixture(params=WAYS)

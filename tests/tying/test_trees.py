@@ -13,7 +13,7 @@ import pytest
 from bodies import once
 from flax.core import freeze
 
-from jaxtie import is_tied, tie, untie
+from jaxtie import check, is_tied, resize, tie, untie
 
 V, D = 6, 4
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
@@ -128,6 +128,56 @@ def test_other_containers_and_keys():
     assert_equal(tie_to(within, output="layers/1/second")[0], tied)
 
 
+GEMMA = {"transformer/embedder": {"input_embedding": random(V, D)}, "a": {"b": random(2)}}
+TABLE = jax.tree_util.tree_leaves_with_path(GEMMA)[1][0]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "transformer/embedder/input_embedding",
+        ["transformer/embedder", "input_embedding"],
+        TABLE,
+    ],
+)
+def test_paths_may_have_keys_with_slashes_or_be_those_of_jax(place):
+    """As Gemma's parameters have them; a new key is put below the longest one that is there."""
+    untied, _ = untie(GEMMA, input=place, output="transformer/embedder/output_embedding")
+    assert untied["transformer/embedder"]["output_embedding"].shape == (V, D)
+    paths = {"input": place, "output": (*TABLE[:1], jax.tree_util.DictKey("output_embedding"))}
+    assert not is_tied(untied, **paths)
+    assert_equal(tie(untied, **paths)[0], GEMMA)
+    nested = {"transformer": {"embedder": {"input_embedding": random(V, D)}}, **GEMMA}
+    both, _ = untie(nested, input="transformer/embedder/input_embedding", output="a/c")
+    np.testing.assert_array_equal(
+        both["a"]["c"], nested["transformer"]["embedder"]["input_embedding"]
+    )
+
+
+def test_a_path_into_a_sequence_of_layers():
+    params = {"layers": (random(2), {"table": random(V, D)})}
+    (_, (path, _)) = jax.tree_util.tree_leaves_with_path(params)
+    assert "head" in untie(params, input=path, output="head")[0]
+
+
+def test_tables_of_two_dtypes_have_no_mean():
+    """A table never changes its dtype."""
+    tree = {"in": jnp.ones((V, D), jnp.bfloat16), "out": jnp.ones((V, D))}
+    paths = {"input": "in", "output": "out"}
+    for how in ("mean", "output"):
+        with pytest.raises(ValueError, match="in is bfloat16 and out float32; expected one dtype"):
+            tie(tree, how=how, **paths)
+    assert tie(tree, how="input", **paths)[0]["in"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("change", [untie, tie, resize, check])
+def test_shapes_are_refused(change):
+    tree = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, untied_tree()))
+    arguments = {untie: ((),), tie: ((),), resize: ((), 12)}.get(change, ())
+    with pytest.raises(ValueError, match=rf"jax.eval_shape\(partial\(jaxtie.{change.__name__},"):
+        change(tree, *arguments, **PATHS)
+
+
 def test_names_of_axes_are_transposed_too():
     tree = {"in": nn.Partitioned(random(V, D), ("vocabulary", "width"))}
     untied, _ = untie(tree, input="in", output="out", transposed=True)
@@ -148,11 +198,12 @@ ERRORS = [
     (tie, both((2, V, D), (V, D)), {}, r"in is \(2, 6, 4\); expected .* or \(2, 4, 6\)"),
     (tie, both((D, D), (D, D)), {}, AS_WIDE),
     (tie, both((V,), (V,)), {}, r"in is an array \(6,\); expected a table"),
-    (tie, both((V, D)), {"input": "inn"}, "no 'inn' in the parameters; there is in, rest"),
+    (tie, both((V, D)), {"input": "inn"}, "no 'inn' in the parameters; there is in, rest$"),
     (untie, both((V, D)), {"input": "rest/in"}, NOTHING),
     (untie, both((V, D)), {"output": None}, "of input and output one path is given"),
     (untie, PAIR, {"input": "first", "output": "third"}, "Pair has nothing at 'third'; .* second"),
     (untie, PAIR, {"input": "first", "output": "second/w"}, "Pair has nothing at 'second'"),
+    (untie, {"a/b": PAIR}, {"input": "a/first"}, "there is a/b; a key with a slash can be an item"),
     (untie, {"in": np.ones((V, D))}, NO_PATHS, "name the tables by their paths"),
 ]
 

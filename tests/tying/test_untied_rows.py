@@ -26,7 +26,6 @@ from jaxtie.tying.head import (
     replace_rows,
 )
 from jaxtie.tying.linen import Embedding, make_embedding
-from jaxtie.tying.tie import saved_by_tying
 
 V, D, P = 7, 4, 5
 IDS = (1, 4, 5)
@@ -219,12 +218,6 @@ def test_ids_that_are_missing_or_do_not_fit():
         square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
         own = {"embedding": Embedding(D, D, True, untied_rows=(1,)).init(KEY, 0)["params"]}
         untie(own, square.init(own), untied_rows=(1,))
-
-
-def test_saved_by_tying():
-    params = tree_of(tied=True, untied_rows=IDS)
-    saved = saved_by_tying(params, optax.adamw(1e-2).init(params))
-    assert (saved.parameters, saved.moments) == ((V - len(IDS)) * D, 2 * (V - len(IDS)) * D)
 
 
 class Model(flax_nnx.Module):

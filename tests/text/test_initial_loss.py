@@ -13,8 +13,8 @@ from bodies import once
 from scipy.special import logsumexp
 
 from jaxtie.config import Arm
+from jaxtie.text.initial_loss import estimate, initial_loss, overlap_of
 from jaxtie.tying.head import Projection
-from jaxtie.tying.initial_loss import estimate, initial_loss, overlap_of
 from jaxtie.tying.linen import make_embedding
 
 
