@@ -107,20 +107,25 @@ def causal_model(
     feedforward: int = 512,
     branch_scale: float = 0.01,
     dtype: jax.typing.DTypeLike | None = None,
+    attention: str | None = None,
 ) -> TextModel:
     """Return a small pre-norm causal model; a fresh one almost passes on the normalised embedding.
 
-    `branch_scale`: see `EncoderLayer`; `dtype`: see `masked_model`.
+    `branch_scale`: see `EncoderLayer`; `dtype`: see `masked_model`; `attention`: see
+    `attend_causally`.
     """
+    sizes = layers, heads, feedforward, branch_scale
     return TextModel(
-        embedding,
-        CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype),
+        embedding, CausalTransformerBody(embedding.width, *sizes, dtype=dtype, attention=attention)
     )
 
 
 def decoder_model(
-    embedding: Embedding, sizes: Decoder, dtype: jax.typing.DTypeLike | None = None
+    embedding: Embedding,
+    sizes: Decoder,
+    dtype: jax.typing.DTypeLike | None = None,
+    attention: str | None = None,
 ) -> TextModel:
-    """Return a decoder as language models have it now; `dtype`: see `masked_model`."""
+    """Return a decoder as language models have it now; for the options see `causal_model`."""
     own = sizes.layers, sizes.heads, sizes.hidden, sizes.gated, sizes.weight_std, sizes.end_std
-    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype))
+    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype, attention))
