@@ -17,7 +17,12 @@ import jax.numpy as jnp
 from jaxtie.config import LSTM, Body, Decoder, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
-from jaxtie.models.transformer import CausalTransformerBody, DecoderBody, TransformerBody
+from jaxtie.models.transformer import (
+    Attention,
+    CausalTransformerBody,
+    DecoderBody,
+    TransformerBody,
+)
 from jaxtie.tying.linen import Embedding
 
 
@@ -107,7 +112,7 @@ def causal_model(
     feedforward: int = 512,
     branch_scale: float = 0.01,
     dtype: jax.typing.DTypeLike | None = None,
-    attention: str | None = None,
+    attention: Attention = None,
 ) -> TextModel:
     """Return a small pre-norm causal model; a fresh one almost passes on the normalised embedding.
 
@@ -124,7 +129,7 @@ def decoder_model(
     embedding: Embedding,
     sizes: Decoder,
     dtype: jax.typing.DTypeLike | None = None,
-    attention: str | None = None,
+    attention: Attention = None,
 ) -> TextModel:
     """Return a decoder as language models have it now; for the options see `causal_model`."""
     own = sizes.layers, sizes.heads, sizes.hidden, sizes.gated, sizes.weight_std, sizes.end_std

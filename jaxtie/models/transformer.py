@@ -13,7 +13,7 @@ Shapes: R rows, P selected rows, B sequences of L tokens, N = B·L, D width, F f
 H heads, E = D / H.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -28,6 +28,8 @@ from jaxtie.models.layers import (
     uniform,
 )
 from jaxtie.tying.head import gelu, matmul
+
+Attention = Literal["xla", "cudnn"] | None  # see `attend_causally`
 
 
 def _attention(
@@ -117,7 +119,7 @@ def causal_attention(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
 
 
 def attend_causally(
-    qkv_Bx3xHxLxE: jax.Array, there_BxL: jax.Array, implementation: str | None
+    qkv_Bx3xHxLxE: jax.Array, there_BxL: jax.Array, implementation: Attention
 ) -> jax.Array:
     """Return `causal_attention` of a batch, BxHxLxE.
 
@@ -159,7 +161,7 @@ class EncoderLayer(nn.Module):
     causal: bool = False
     branch_scale: float = 1.0
     dtype: jax.typing.DTypeLike | None = None
-    attention: str | None = None
+    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters, whose order determines their initial values."""
@@ -328,7 +330,7 @@ class CausalTransformerBody(_Encoder):
 
     branch_scale: float = 0.01
     dtype: jax.typing.DTypeLike | None = None
-    attention: str | None = None
+    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:
@@ -367,7 +369,7 @@ class DecoderLayer(nn.Module):
     std: float
     end_std: float
     dtype: jax.typing.DTypeLike | None = None
-    attention: str | None = None
+    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters."""
@@ -416,7 +418,7 @@ class DecoderBody(_Encoder):
     std: float = 0.02
     end_std: float = 0.02
     dtype: jax.typing.DTypeLike | None = None
-    attention: str | None = None
+    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:

@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from jaxtie.config import Decoder, Optimizer
 from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
+from jaxtie.models.transformer import Attention
 from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
 from jaxtie.training.member import update
@@ -36,7 +37,7 @@ ASKED = masking.Targets(
 )
 
 
-def make(kind: str, tied: bool, dtype=None, attention: str | None = None) -> TextModel:
+def make(kind: str, tied: bool, dtype=None, attention: Attention = None) -> TextModel:
     embedding = Embedding(V, D, tied, init_std=0.3, padding=PAD, matmul_dtype=dtype)
     if kind in DECODERS:
         return decoder_model(embedding, DECODERS[kind], dtype, attention)
