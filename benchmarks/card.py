@@ -4,10 +4,12 @@
     python benchmarks/card.py --toy             # the same in small, on any machine
 
 Parts, in this order, each a line as soon as it is known; what does not fit into `--minutes` is left
-out and named. Whole command of 64 seeds, by part; seed-steps a second of 64, 2,048 and 16,384
-seeds, and of a sweep of 24 points x 64 seeds; a run of EXor and one of text that are killed and go
-on: variables that differ from those of a run in one go; a decoder of today, widths 256 and 768,
-against PyTorch, compiled (`decoder.py`).
+out and named. Whole command of 64 seeds, by part; a decoder of today, width 256, against PyTorch,
+compiled (`decoder.py`): tokens a second, peak memory, share of the peak rate; seed-steps a second
+of 16,384 seeds; a run of EXor that is killed and goes on: variables that differ from those of a run
+in one go; the decoder at width 768; losses of EXor and of text against a CPU's; a run of text that
+is killed; a sweep of 24 points x 64 seeds; 2,048 seeds; the decoder at two sizes more. `--parts`
+chooses some by a word of their names.
 """
 
 import argparse
@@ -33,10 +35,13 @@ WORDS = (
 )
 
 
-def run(*options: str, out: Path, kill_after: str = "") -> dict[str, Any]:
+def run(
+    *options: str, out: Path, kill_after: str = "", platform: str | None = None
+) -> dict[str, Any]:
     """Run an experiment and return its `config.json`; kill it once a file like this is there."""
     command = [*RUN, *options, "--out", str(out)]
-    process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL)
+    environment = os.environ | ({"JAX_PLATFORMS": platform} if platform else {})
+    process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, env=environment)
     while kill_after and process.poll() is None:
         if any(out.glob(kill_after)):
             time.sleep(0.5)
@@ -62,9 +67,8 @@ def whole_command(steps: int, folder: Path) -> dict[str, Any]:
 
 
 def rates(seeds: int, steps: int, sweep: str, folder: Path) -> dict[str, float]:
-    """Return seed-steps a second of each arm while it trains."""
-    options = ["--seeds", str(seeds), "--steps", str(steps), "--record-every", str(steps // 10)]
-    options += ["--eval-every", str(steps), "--arms", "tied,untied"]
+    """Return seed-steps a second of the untied arm while it trains."""
+    options = ["--seeds", str(seeds), "--steps", str(steps), "--arms", "untied"]
     options += ["--sweep", sweep] if sweep else []
     config = run(*options, out=folder / f"rates-{seeds}-{bool(sweep)}")
     return {name: round(arm["seed_steps_per_second"]) for name, arm in config["arms"].items()}
@@ -92,6 +96,24 @@ def differing(options: list[str], folder: Path) -> dict[str, Any]:
     return {"was killed": is_cut, "variables": len(one.variables), "differ": differ}
 
 
+def losses(options: list[str], name: str, folder: Path) -> dict[str, Any]:
+    """Return mean last losses here and on the CPU, and the largest difference of a seed."""
+    import numpy as np
+    import xarray as xr
+
+    found = {}
+    for place, platform in (("here", None), ("CPU", "cpu")):
+        out = folder / f"{name}-{place}"
+        run(*options, out=out, platform=platform)
+        with xr.open_dataset(out / "results.nc") as results:
+            found[place] = results["loss"].isel(step=-1).values
+    differ = np.abs(found["here"] - found["CPU"])
+    return {
+        **{place: np.round(values.mean(axis=-1), 5).tolist() for place, values in found.items()},
+        "largest difference": float(f"{np.nanmax(differ):.2g}"),
+    }
+
+
 def decoder(*options: str, folder: Path) -> list[str]:
     """Return the lines of `decoder.py`."""
     command = [sys.executable, str(FOLDER / "decoder.py"), "--repeats", "1", *options]
@@ -100,7 +122,7 @@ def decoder(*options: str, folder: Path) -> list[str]:
 
 
 def text_run(folder: Path, steps: int) -> list[str]:
-    """Return the options of a small run on text that is made up here."""
+    """Return the options of a small run on text that is made up here, the same each time."""
     import numpy as np
 
     rng, path = np.random.default_rng(0), folder / "text.txt"
@@ -109,6 +131,7 @@ def text_run(folder: Path, steps: int) -> list[str]:
     options = ["experiments/text_clm.py", "--text", str(path), "--vocab-size", "300"]
     return [
         *options,
+        *("--seeds", "1", "--arms", "tied"),
         "--steps",
         str(steps),
         "--record-every",
@@ -133,28 +156,26 @@ def parts(toy: bool, peak: str, folder: Path) -> dict[str, Callable[[], Any]]:
     if toy:
         sizes = [("--width", "64", "--layers", "2", "--vocabulary", "512", "--context", "32")]
     own = ("--sides", "jaxtie,pytorch-compiled", "--seconds", "1" if toy else "3", "--peak", peak)
+    decoders = {
+        f"decoder {' '.join(size)}": partial(decoder, *size, *own, folder=folder) for size in sizes
+    }
+    main = ["--seeds", "64", "--arms", "untied", "--steps"]
+    text_steps = 200 if toy else 2_000
     found: dict[str, Callable[[], Any]] = {
         "64 seeds, whole command": partial(whole_command, steps, folder),
-        "64 seeds": partial(rates, 64, steps // 5, "", folder),
-        f"{many:,} seeds": partial(rates, many, 2_000 if toy else 5_000, "", folder),
-        "killed, EXor": partial(
-            differing,
-            ["--seeds", "64", "--steps", str(steps // 4), "--arms", "tied,untied"],
-            folder,
+        **dict(list(decoders.items())[:1]),
+        f"{many:,} seeds": partial(rates, many, 1_000 if toy else 3_000, "", folder),
+        "killed, EXor": partial(differing, [*main, "8000" if toy else "30000"], folder),
+        **dict(list(decoders.items())[1:2]),
+        "losses, EXor": partial(losses, [*main, "1000"], "exor", folder),
+        "losses, text": lambda: losses(text_run(folder, 100), "text", folder),
+        "killed, text": lambda: differing(text_run(folder, text_steps), folder),
+        "24 points x 64 seeds": partial(
+            rates, 64, 1_000 if toy else 10_000, f"p_X={POINTS}", folder
         ),
+        "2,048 seeds": partial(rates, 96 if toy else 2_048, 1_000 if toy else 20_000, "", folder),
     }
-    for size in sizes[:2]:
-        found[f"decoder {' '.join(size)}"] = partial(decoder, *size, *own, folder=folder)
-    found["24 points x 64 seeds"] = partial(
-        rates, 64, 1_000 if toy else 10_000, f"p_X={POINTS}", folder
-    )
-    found["2,048 seeds"] = partial(
-        rates, 32 if toy else 2_048, 2_000 if toy else 20_000, "", folder
-    )
-    found["killed, text"] = lambda: differing(text_run(folder, 400 if toy else 4_000), folder)
-    for size in sizes[2:]:
-        found[f"decoder {' '.join(size)}"] = partial(decoder, *size, *own, folder=folder)
-    return found
+    return found | decoders
 
 
 def main() -> None:
@@ -164,6 +185,7 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=4.0, help="no part begins later (%(default)s)"
     )
+    parser.add_argument("--parts", default="", help="words; a part whose name has one is measured")
     parser.add_argument("--peak", default="989", help="bfloat16 rate, 10^12 operations a second")
     parser.add_argument("--out", type=Path, help="file of JSON")
     options = parser.parse_args()
@@ -173,6 +195,9 @@ def main() -> None:
     began, found = time.perf_counter(), {}
     with tempfile.TemporaryDirectory() as folder:
         for name, part in parts(options.toy, options.peak, Path(folder)).items():
+            words = options.parts.split(",")
+            if not any(word in name for word in words):
+                continue
             at = time.perf_counter()
             if at - began > 60 * options.minutes:
                 found[name] = "left out: no time"

@@ -5,8 +5,10 @@
 
 Rows of random tokens, without padding; both sides predict every token from those before it, with
 the same numbers of parameters and AdamW on all of them. PyTorch has `scaled_dot_product_attention`
-and the fused AdamW, as it is and compiled; on a GPU both multiply matrices of bfloat16. Each side
-trains in a process of its own with every core; they take turns, a few seconds each.
+and the fused AdamW, as it is and compiled; on a GPU both multiply matrices of bfloat16, and jaxtie
+has what `jaxtie run` has there: options that give the same bits again, attention by cuDNN, logits
+in large blocks, several steps of a call. `--plain` leaves these out. Each side trains in a process
+of its own with every core; they take turns, a few seconds each.
 """
 
 import argparse
@@ -25,8 +27,8 @@ from text import clock, make_member, peak_memory
 from turns import Spread, has_torch, take_turns
 
 SIDES = ("jaxtie", "pytorch", "pytorch-compiled")
-HEAD_WIDTH, PAD = 32, -1
-BATCHES = 16  # different ones
+PAD = -1
+BATCHES = 20  # different ones
 
 
 def make_batches(own: argparse.Namespace) -> list[np.ndarray]:
@@ -39,37 +41,48 @@ def time_jaxtie(own: argparse.Namespace) -> tuple[float, float, int]:
     from jaxtie.config import Decoder, Head, Optimizer
     from jaxtie.models.language_model import decoder_model
     from jaxtie.text import masking
-    from jaxtie.training.devices import start_jax
+    from jaxtie.training.devices import REPEATABLE, flash_attention, start_jax
     from jaxtie.training.optimizer import make_optimizer
+    from jaxtie.training.row_engine import AT_ONCE
+    from jaxtie.tying.cross_entropy import block_size
     from jaxtie.tying.linen import make_embedding
     from jaxtie.tying.tie import count_parameters
 
     jax = start_jax()
-    dtype = None if jax.default_backend() == "cpu" else jax.numpy.bfloat16
+    platform = jax.default_backend()
+    dtype = None if platform == "cpu" else jax.numpy.bfloat16
+    suited = "cpu" if own.plain else platform
+    attention = flash_attention(suited, own.width // own.heads)
+    options = {} if own.plain else dict(REPEATABLE.get(platform, {}))
     embedding = make_embedding(
         Head(), own.vocabulary, own.width, tied=False, init_std=0.02, matmul_dtype=dtype
     )
     sizes = Decoder(layers=own.layers, heads=own.heads, width=own.width)
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.1, b2=0.99, eps=1e-8))
-    model = decoder_model(embedding, sizes, dtype)
+    model = decoder_model(embedding, sizes, dtype, attention)
 
     def ask(_, tokens):
         return masking.next_tokens(tokens, padding=PAD)
 
-    start, step = make_member(model, optimizer, ask)
-    state, step = jax.jit(start)(jax.random.key(0)), jax.jit(step, donate_argnums=0)
-    loss = None
+    start, step = make_member(model, optimizer, ask, block_size(suited, own.vocabulary))
+    at_once, losses = AT_ONCE[suited], np.zeros(1)
+    state = jax.jit(start)(jax.random.key(0))
 
-    def one(batch: np.ndarray) -> None:
-        nonlocal state, loss
-        state, loss = step(state, batch, None)
+    def several(state, batches):
+        return jax.lax.scan(lambda state, tokens: step(state, tokens, None), state, batches)
+
+    call = jax.jit(several, donate_argnums=0, compiler_options=options)
+
+    def one(batches: np.ndarray) -> None:
+        nonlocal state, losses
+        state, losses = call(state, batches)
 
     def finish() -> None:
-        assert np.isfinite(loss)
+        assert np.isfinite(losses).all()
 
-    made = make_batches(own)
+    made = list(np.stack(make_batches(own)).reshape(-1, at_once, own.batch, own.context))
     one(made[0])
-    check_loss(float(loss), own.vocabulary)
+    check_loss(float(losses[0]), own.vocabulary)
     return *clock(one, finish, made, own.seconds), count_parameters(state.params)
 
 
@@ -200,9 +213,10 @@ def main() -> None:
     add("--seconds", type=float, default=8.0, help="of each repeat (%(default)s)")
     add("--sides", default=",".join(SIDES), help="(%(default)s)")
     add("--peak", type=float, help="rate of the device, 10^12 operations a second")
+    add("--plain", action="store_true", help="jaxtie as on a CPU, but for bfloat16")
     add("--only", choices=SIDES, help="one side, in this process")
     own = parser.parse_args()
-    own.heads = max(1, own.width // HEAD_WIDTH)
+    own.heads = max(1, own.width // (32 if own.width < 512 else 64))
     if own.only:
         print(json.dumps(time_side(own)))
         return

@@ -133,7 +133,9 @@ def make_model(causal: bool, own: Vocabulary) -> tuple["TextModel", Callable]:
     return make(embedding, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
 
 
-def make_member(model: "TextModel", optimizer: Any, ask: Callable) -> tuple[Callable, Callable]:
+def make_member(
+    model: "TextModel", optimizer: Any, ask: Callable, block: int = 128
+) -> tuple[Callable, Callable]:
     """Return key -> a fresh state, and (state, tokens, key) -> state, loss."""
     import jax.numpy as jnp
 
@@ -150,7 +152,7 @@ def make_member(model: "TextModel", optimizer: Any, ask: Callable) -> tuple[Call
         asked = ask(key, tokens_BxL)
 
         def loss_of(params):
-            metrics = loss_metrics(model, params, asked)
+            metrics = loss_metrics(model, params, asked, block)
             return metrics["loss"], metrics
 
         state, (loss, _) = update(loss_of, optimizer, state)

@@ -17,7 +17,12 @@ import jax.numpy as jnp
 from jaxtie.config import LSTM, Body, Decoder, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
-from jaxtie.models.transformer import CausalTransformerBody, DecoderBody, TransformerBody
+from jaxtie.models.transformer import (
+    Attention,
+    CausalTransformerBody,
+    DecoderBody,
+    TransformerBody,
+)
 from jaxtie.tying.linen import Embedding
 
 
@@ -107,20 +112,25 @@ def causal_model(
     feedforward: int = 512,
     branch_scale: float = 0.01,
     dtype: jax.typing.DTypeLike | None = None,
+    attention: Attention = None,
 ) -> TextModel:
     """Return a small pre-norm causal model; a fresh one almost passes on the normalised embedding.
 
-    `branch_scale`: see `EncoderLayer`; `dtype`: see `masked_model`.
+    `branch_scale`: see `EncoderLayer`; `dtype`: see `masked_model`; `attention`: see
+    `attend_causally`.
     """
+    sizes = layers, heads, feedforward, branch_scale
     return TextModel(
-        embedding,
-        CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype),
+        embedding, CausalTransformerBody(embedding.width, *sizes, dtype=dtype, attention=attention)
     )
 
 
 def decoder_model(
-    embedding: Embedding, sizes: Decoder, dtype: jax.typing.DTypeLike | None = None
+    embedding: Embedding,
+    sizes: Decoder,
+    dtype: jax.typing.DTypeLike | None = None,
+    attention: Attention = None,
 ) -> TextModel:
-    """Return a decoder as language models have it now; `dtype`: see `masked_model`."""
+    """Return a decoder as language models have it now; for the options see `causal_model`."""
     own = sizes.layers, sizes.heads, sizes.hidden, sizes.gated, sizes.weight_std, sizes.end_std
-    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype))
+    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype, attention))

@@ -13,7 +13,7 @@ Shapes: R rows, P selected rows, B sequences of L tokens, N = B·L, D width, F f
 H heads, E = D / H.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -28,6 +28,8 @@ from jaxtie.models.layers import (
     uniform,
 )
 from jaxtie.tying.head import gelu, matmul
+
+Attention = Literal["xla", "cudnn"] | None  # see `attend_causally`
 
 
 def _attention(
@@ -116,6 +118,25 @@ def causal_attention(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
     )
 
 
+def attend_causally(
+    qkv_Bx3xHxLxE: jax.Array, there_BxL: jax.Array, implementation: Attention
+) -> jax.Array:
+    """Return `causal_attention` of a batch, BxHxLxE.
+
+    With an `implementation`, that of `jax.nn.dot_product_attention`: "cudnn" keeps no weights, LxL,
+    in memory. Padding is at the end of a row, so that no token attends to it anyway; what it
+    attends to itself counts nowhere.
+    """
+    if implementation is None:
+        return jax.vmap(causal_attention)(qkv_Bx3xHxLxE, there_BxL)
+    q, k, v = jnp.moveaxis(qkv_Bx3xHxLxE, 1, 0)
+    rows = [jnp.swapaxes(x, 1, 2) for x in (jax.vmap(_rotate)(q), jax.vmap(_rotate)(k), v)]
+    attended_BxLxHxE = jax.nn.dot_product_attention(
+        *rows, is_causal=True, implementation=implementation
+    )
+    return jnp.swapaxes(attended_BxLxHxE, 1, 2)
+
+
 def _attend_to_all(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
     return masked_attention(*qkv_3xHxLxE, there_L[None])
 
@@ -130,6 +151,7 @@ class EncoderLayer(nn.Module):
         only).
       branch_scale: factor of PyTorch's initial values for the last weights of each branch.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
+      attention: see `attend_causally`.
     """
 
     width: int
@@ -139,6 +161,7 @@ class EncoderLayer(nn.Module):
     causal: bool = False
     branch_scale: float = 1.0
     dtype: jax.typing.DTypeLike | None = None
+    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters, whose order determines their initial values."""
@@ -190,8 +213,11 @@ class EncoderLayer(nn.Module):
         rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
         qkv = linear(rows_NxD, *self.in_proj, self.dtype).astype(self.dtype or x_NxD.dtype)
         qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
-        attend = causal_attention if self.causal else _attend_to_all
-        attended_BxHxLxE = jax.vmap(attend)(jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL)
+        qkv = jnp.transpose(qkv, (0, 2, 3, 1, 4))
+        if self.causal:
+            attended_BxHxLxE = attend_causally(qkv, there_BxL, self.attention)
+        else:
+            attended_BxHxLxE = jax.vmap(_attend_to_all)(qkv, there_BxL)
         return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
@@ -299,17 +325,19 @@ class CausalTransformerBody(_Encoder):
     Attributes:
       branch_scale: see `EncoderLayer`.
       dtype: round the operands of matrix products to it.
+      attention: see `attend_causally`.
     """
 
     branch_scale: float = 0.01
     dtype: jax.typing.DTypeLike | None = None
+    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Create the layers."""
         sizes = self.width, self.heads, self.feedforward
         self.layer = [
-            EncoderLayer(*sizes, True, True, self.branch_scale, self.dtype)
+            EncoderLayer(*sizes, True, True, self.branch_scale, self.dtype, self.attention)
             for _ in range(self.layers)
         ]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
@@ -331,6 +359,7 @@ class DecoderLayer(nn.Module):
       gated: SwiGLU; otherwise exact GELU.
       std, end_std: of the initial weights.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
+      attention: see `attend_causally`.
     """
 
     width: int
@@ -340,6 +369,7 @@ class DecoderLayer(nn.Module):
     std: float
     end_std: float
     dtype: jax.typing.DTypeLike | None = None
+    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters."""
@@ -359,8 +389,8 @@ class DecoderLayer(nn.Module):
         qkv = matmul(rms_norm(x_NxD, self.norm1), self.qkv, self.dtype or x_NxD.dtype)
         qkv = qkv.astype(self.dtype or x_NxD.dtype)
         qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
-        attended_BxHxLxE = jax.vmap(causal_attention)(
-            jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL
+        attended_BxHxLxE = attend_causally(
+            jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL, self.attention
         )
         return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
 
@@ -381,19 +411,20 @@ class DecoderBody(_Encoder):
     """A body for the next token, of `jaxtie.Decoder`; `width / heads` must be even.
 
     Attributes:
-      gated, std, end_std, dtype: see `DecoderLayer`.
+      gated, std, end_std, dtype, attention: see `DecoderLayer`.
     """
 
     gated: bool = True
     std: float = 0.02
     end_std: float = 0.02
     dtype: jax.typing.DTypeLike | None = None
+    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Create the layers."""
         own = self.width, self.heads, self.feedforward, self.gated, self.std, self.end_std
-        self.layer = [DecoderLayer(*own, self.dtype) for _ in range(self.layers)]
+        self.layer = [DecoderLayer(*own, self.dtype, self.attention) for _ in range(self.layers)]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:

@@ -33,9 +33,10 @@ from jaxtie.text.corpus import (
 from jaxtie.text.data.batches import RowBatch
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
+from jaxtie.training import devices as machine
 from jaxtie.training import interventions
 from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
-from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
+from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_entropy
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
@@ -66,6 +67,7 @@ class TextTask(Task):
         super().__init__(config, variant)
         self.rows = TextRows(config)
         self.model = build_text_model(config, variant, platform)
+        self.block = block_size(platform, len(config.prepared.vocabulary))
         self.row_sets = row_sets(config, variant.head)
         if config.roles:
             self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
@@ -94,7 +96,7 @@ class TextTask(Task):
 
     def loss(self, params: Params, batch: Targets) -> tuple[jax.Array, Metrics]:
         """Return the mean cross-entropy over the predicted positions, nats, and the metrics."""
-        metrics = loss_metrics(self.model, self.effective(params), batch)
+        metrics = loss_metrics(self.model, self.effective(params), batch, self.block)
         return metrics["loss"], metrics
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
@@ -128,6 +130,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
     sizes = {"layers": config.model.layers, "heads": config.model.heads}
     sizes["feedforward"] = config.model.hidden
     dtype = None if platform == "cpu" else jnp.bfloat16
+    attention = machine.flash_attention(platform, config.model.width // config.model.heads)
     special = config.prepared.text.special
     embedding = make_embedding(
         variant.head,
@@ -140,9 +143,10 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
         row_sets=row_sets(config, variant.head),
     )
     if isinstance(config.model, Decoder):
-        return decoder_model(embedding, config.model, dtype)
-    make = {"causal": causal_model, "masked": masked_model}[config.objective]
-    return make(embedding, **sizes, dtype=dtype)
+        return decoder_model(embedding, config.model, dtype, attention)
+    if config.objective == "causal":
+        return causal_model(embedding, **sizes, dtype=dtype, attention=attention)
+    return masked_model(embedding, **sizes, dtype=dtype)
 
 
 def row_sets(config: TextExperiment, head: Head) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxtie.config import UserError, check
 
@@ -21,9 +21,14 @@ RANDOM = {
     "jax_random_seed_offset": 0,
 }
 # Compiler options by platform. Without these a GPU adds in any order and chooses the algorithm of a
-# product by timing, so a resumed run would have other bits.
+# product by timing, so a resumed run would have other bits. Triton's products need that choice: not
+# tuned, they work on tiles of 16 x 8 by two warps. cuBLAS chooses by size.
 REPEATABLE: dict[str, CompilerOptions] = {
-    "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}
+    "gpu": {
+        "xla_gpu_deterministic_ops": True,
+        "xla_gpu_autotune_level": 0,
+        "xla_gpu_enable_triton_gemm": False,
+    }
 }
 # On a CPU use the widest vectors. A higher optimization level unrolls an inner loop of 32 members
 # before it is vectorised, which takes seven times as long.
@@ -111,6 +116,20 @@ def check_devices() -> None:
 def memory_limit(device: "jax.Device") -> int | None:
     """Return the bytes that JAX may use on a device; None where it does not say, as of a CPU."""
     return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def flash_attention(platform: str, head_width: int) -> Literal["cudnn"] | None:
+    """Return the implementation of `jax.nn.dot_product_attention` for bfloat16 on a platform.
+
+    None: no kernel of cuDNN for heads of this width, or on this device.
+    """
+    import jax
+
+    device: Any = jax.local_devices()[0]  # attributes depend on the platform
+    if platform != "gpu" or "cuda" not in device.client.platform_version.lower():
+        return None
+    fits = head_width % 8 == 0 and head_width <= 128 and float(device.compute_capability) >= 8
+    return "cudnn" if fits else None
 
 
 def describe_device(device: "jax.Device") -> str:

@@ -3,7 +3,7 @@
 A thread prepares the rows; the host reads nothing back until a record is due. The state includes
 sums since the last record, and random draws are a function of (seed, step), so a resumed run ends
 with the bits of an uninterrupted one. All processes make every step together. On one CPU several
-small models train at the same time.
+small models train at the same time; on an accelerator one call of the program makes several steps.
 
 Several devices share a batch's rows, and each has all parameters: XLA partitions the program, so
 the loss is the mean over the whole batch for any number of devices.
@@ -11,6 +11,7 @@ the loss is the mean over the whole batch for any number of devices.
 Shapes: B rows, L tokens a row.
 """
 
+import itertools
 import math
 import time
 from collections import deque
@@ -48,7 +49,9 @@ from jaxtie.tying import tie
 
 # Members whose parameters and moments have at most so many bytes train at the same time.
 SIDE_BY_SIDE = 2**25
-AHEAD = 4  # batches that are made before they are needed
+AHEAD = 4  # calls whose batches are made before they are needed
+# Most steps of a call: on an accelerator a small model's step takes no longer than starting a call.
+AT_ONCE = {"cpu": 1, "gpu": 10, "tpu": 10}
 TRIAL_STEPS = 20  # steps trained to estimate the time
 KEPT = 8  # programs in the cache
 Item = TypeVar("Item")
@@ -68,7 +71,10 @@ class RowProgram(NamedTuple):
 
     Attributes:
       start: seed -> Carry.
-      step: row length -> (Carry, donated; tokens; stream; step) -> Carry.
+      step: row length -> (Carry, donated; tokens; stream; step) -> Carry. If `at_once` is more than
+        1, it makes so many steps on tokens (steps, rows, length).
+      single: the same function of one step; compiled when it is called.
+      at_once: steps of a call.
       validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
       evaluate: params -> metrics of an evaluation.
       shapes: of the carry.
@@ -80,6 +86,8 @@ class RowProgram(NamedTuple):
 
     start: Callable
     step: dict[int, Any]
+    single: Callable
+    at_once: int
     validate: dict[int, Any]
     evaluate: Callable
     shapes: Carry
@@ -156,17 +164,32 @@ def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram
     return _kept[key]
 
 
+def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> int:
+    """Return the steps of a call: a divisor of those of a record; 1 if row lengths differ."""
+    most = AT_ONCE[platform] if len(lengths) == 1 else 1
+    return max(count for count in range(1, most + 1) if config.record_every % count == 0)
+
+
 def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     split, replicated = (
         NamedSharding(mesh, PartitionSpec("rows")),
         NamedSharding(mesh, PartitionSpec()),
     )
     assert task.rows is not None
+    platform = mesh.devices.flat[0].platform
+    at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
     def step(carry, tokens_BxL, stream, number):
         state, terms = member.step(carry.state, {}, stream, number, tokens_BxL)
         return Carry(state, jax.tree.map(jnp.add, carry.totals, terms))
+
+    def steps(carry, tokens_SxBxL, stream, number):
+        def one(carry, own):
+            return step(carry, own[0], stream, own[1]), None
+
+        numbers = number + jnp.arange(at_once, dtype=jnp.int32)
+        return jax.lax.scan(one, carry, (tokens_SxBxL, numbers))[0]
 
     def validate(params, tokens_BxL, stream, number):
         return task.loss(params, task.batch(stream, {}, number, tokens_BxL))[1]
@@ -187,15 +210,20 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     jobs["evaluate", 0] = jax.jit(
         evaluate, in_shardings=replicated, out_shardings=replicated
     ).lower(params)
+    single = jax.jit(step, donate_argnums=0, compiler_options=options, **shard)
+    several = shard | {"in_shardings": (replicated, _stacked_rows(split), replicated, replicated)}
     for length, shape in tokens.items():
-        jobs["step", length] = jax.jit(step, donate_argnums=0, **shard).lower(
-            shapes, shape, stream, scalar
-        )
+        if at_once == 1:
+            made, of_call = jax.jit(step, donate_argnums=0, **shard), shape
+        else:
+            made = jax.jit(steps, donate_argnums=0, **several)
+            of_call = jax.ShapeDtypeStruct((at_once, *shape.shape), shape.dtype)
+        jobs["step", length] = made.lower(shapes, of_call, stream, scalar)
         jobs["validate", length] = jax.jit(validate, **shard).lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
         done = {name: future.result() for name, future in compiling.items()}
-    steps, validations = (
+    compiled, validations = (
         {length: done[what, length] for length in tokens} for what in ("step", "validate")
     )
     metrics = jax.eval_shape(validate, params, next(iter(tokens.values())), stream, scalar)
@@ -205,7 +233,9 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     evaluated |= dict.fromkeys(("valid_loss_even", "valid_loss_odd"), np.zeros(()))
     return RowProgram(
         done["start", 0],
-        steps,
+        compiled,
+        single,
+        at_once,
         validations,
         done["evaluate", 0],
         shapes,
@@ -221,23 +251,44 @@ def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
 
 
+def _stacked_rows(rows: NamedSharding) -> NamedSharding:
+    """Return the sharding of the rows of several steps, (steps, rows, length)."""
+    return NamedSharding(rows.mesh, PartitionSpec(None, *rows.spec))
+
+
+def calls_of(steps: range, at_once: int) -> Iterator[range]:
+    """Cut steps into those of each call: so many from each multiple on, and single ones.
+
+    So a resumed run makes the calls of one that was not interrupted.
+    """
+    step = steps.start
+    while step < steps.stop:
+        count = at_once if step % at_once == 0 and step + at_once <= steps.stop else 1
+        yield range(step, step + count)
+        step += count
+
+
 def make_ahead(
-    batches: Batches, steps: range, sharding: NamedSharding
-) -> Iterator[tuple[jax.Array, int]]:
-    """Yield the tokens of each step, on the devices, and the number of real ones.
+    batches: Batches, steps: range, sharding: NamedSharding, at_once: int = 1
+) -> Iterator[tuple[jax.Array, int, int]]:
+    """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
 
     A thread makes some batches before they are needed.
     """
 
-    def make(step: int) -> tuple[jax.Array, int]:
-        batch = batches[step]
-        return place(batch.tokens_BxL, sharding), int(batch.lengths_B.sum())
+    def make(own: range) -> tuple[jax.Array, int, int]:
+        made = [batches[step] for step in own]
+        real = sum(int(batch.lengths_B.sum()) for batch in made)
+        if len(own) == 1:
+            return place(made[0].tokens_BxL, sharding), 1, real
+        tokens_SxBxL = np.stack([batch.tokens_BxL for batch in made])
+        return place(tokens_SxBxL, _stacked_rows(sharding)), len(own), real
 
+    calls = calls_of(steps, at_once)
     with ThreadPoolExecutor(1) as pool:
-        made = deque(pool.submit(make, step) for step in steps[:AHEAD])
-        for step in steps:
-            if step + AHEAD < steps.stop:
-                made.append(pool.submit(make, step + AHEAD))
+        made = deque(pool.submit(make, own) for own in itertools.islice(calls, AHEAD))
+        while made:
+            made.extend(pool.submit(make, own) for own in itertools.islice(calls, 1))
             yield made.popleft().result()
 
 
@@ -273,7 +324,7 @@ class MemberRun:
             self.frozen = int(self.carry.state.diverged_at) >= 0
 
     def chunks(self, control: Control) -> Iterator[Chunk]:
-        """Yield a chunk each step, until the last one or a signal."""
+        """Yield a chunk each call, until the last one or a signal."""
         program, every = self.program, self.engine.config.record_every
         batches = self.engine.rows.training(self.seed)
         if self.is_new:
@@ -288,17 +339,19 @@ class MemberRun:
             return
         if self.is_over:
             return
-        for tokens, real in make_ahead(batches, range(self.step, self.until), program.rows):
-            step = program.step[tokens.shape[1]]
+        ahead = make_ahead(batches, range(self.step, self.until), program.rows, program.at_once)
+        for tokens, count, real in ahead:
+            several = count == program.at_once
+            step = program.step[tokens.shape[-1]] if several else program.single
             self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
             record: dict[str, Any] | None = None
-            self.step += 1
+            self.step += count
             if self.step % every == 0:
                 totals = jax.device_get(self.carry.totals)
                 record = program.no_roles | means(totals, every)
                 zero = jax.tree.map(np.zeros_like, totals)
                 self.carry = self.carry._replace(totals=self._on_devices(zero))
-            yield self._chunk(1, real, record, control)
+            yield self._chunk(count, real, record, control)
             if self.frozen or self.is_over:
                 return
 

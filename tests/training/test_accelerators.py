@@ -12,10 +12,12 @@ from bodies import assert_close, build_model, once, random_params, sample
 from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
-from jaxtie.training import block_engine
+from jaxtie.training import block_engine, devices
 from jaxtie.training.block_engine import BlockEngine, BlockRun, block_size, check_memory
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
+from jaxtie.tying.cross_entropy import BLOCK_SIZE
+from jaxtie.tying.cross_entropy import block_size as logits_block_size
 
 WIDE = (Transformer(2, 1, 32, 32), LSTM(4, 32, 32))
 
@@ -87,6 +89,44 @@ def test_an_lstm_in_few_operations_is_the_lstm(sizes, x64):
         once(jax.value_and_grad(partial(loss, model)))(params) for model in (few, plain)
     )
     assert_close(ours, theirs, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("platform", "vocabulary", "expected"),
+    [
+        ("cpu", 2, BLOCK_SIZE),
+        ("cpu", 256_000, BLOCK_SIZE),
+        ("gpu", 8_192, 8_192),
+        ("gpu", 32_000, 2_048),
+        ("tpu", 30_522, 2_048),
+        ("gpu", 10**9, BLOCK_SIZE),
+    ],
+)
+def test_logits_of_a_block_fill_an_accelerator(platform, vocabulary, expected):
+    assert logits_block_size(platform, vocabulary) == expected
+
+
+@pytest.mark.parametrize(
+    ("platform", "client", "capability", "width", "expected"),
+    [
+        ("gpu", "PJRT C API\ncuda 13000", "9.0", 64, "cudnn"),
+        ("gpu", "PJRT C API\ncuda 13000", "8.0", 128, "cudnn"),
+        ("gpu", "PJRT C API\ncuda 13000", "7.5", 64, None),
+        ("gpu", "PJRT C API\ncuda 13000", "9.0", 36, None),
+        ("gpu", "PJRT C API\ncuda 13000", "9.0", 192, None),
+        ("gpu", "PJRT C API\nrocm 60300", "gfx90a", 64, None),
+        ("cpu", "cpu", None, 64, None),
+        ("tpu", "PJRT C API\nTFRT TPU v5", None, 64, None),
+    ],
+)
+def test_cudnn_attends_where_it_has_a_kernel(
+    monkeypatch, platform, client, capability, width, expected
+):
+    device = SimpleNamespace(
+        client=SimpleNamespace(platform_version=client), compute_capability=capability
+    )
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert devices.flash_attention(platform, width) == expected
 
 
 def program_of(arguments: int, work: int) -> SimpleNamespace:
