@@ -21,6 +21,7 @@ from jaxtie.config import (
 if TYPE_CHECKING:
     from jaxtie import nnx
     from jaxtie.advise.command import advise
+    from jaxtie.compare.answer import compare
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
@@ -48,6 +49,7 @@ _LAZY = {
     "advise": "jaxtie.advise.command",
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
+    "compare": "jaxtie.compare.answer",
     "cross_entropy": "jaxtie.tying.cross_entropy",
     "resize": "jaxtie.tying.resize",
 }
@@ -72,6 +74,7 @@ __all__ = [
     "advise",
     "budget",
     "check",
+    "compare",
     "cross_entropy",
     "is_tied",
     "key_at",
@@ -101,10 +104,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keep `jaxtie.run` and `jaxtie.advise` functions when their packages are imported."""
+    """Keep `jaxtie.run`, `advise` and `compare` functions when their packages are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("run", "advise") or not isinstance(value, ModuleType):
+        if name not in ("run", "advise", "compare") or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

@@ -11,6 +11,7 @@ import pytest
 from jaxtie.__main__ import COMMANDS, HELP
 from jaxtie.advise.command import DESCRIPTION, AdviseOptions
 from jaxtie.audit.command import AuditOptions
+from jaxtie.compare.command import CompareOptions
 from jaxtie.options import parse_command, parse_groups
 from jaxtie.run.command import parse_run
 from jaxtie.run.experiment_files import find_experiment
@@ -94,6 +95,7 @@ PARSERS = {
     "run": parse_run,
     "advise": lambda words: parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION),
     "audit": lambda words: parse_command(AuditOptions, "jaxtie.audit", words),
+    "compare": lambda words: parse_command(CompareOptions, "jaxtie.compare", words),
     "report": lambda words: parse_command(ReportOptions, "jaxtie.report", words),
 }
 

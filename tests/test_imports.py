@@ -23,6 +23,7 @@ LAYERS = (
 )
 BESIDE = {
     "audit": {"__main__", "config", "options", "shutdown", "results"},
+    "compare": {"__main__", "config", "options", "shutdown", "results"},
     "nnx": {"config", "tying"},
 }
 WITH_JAX = {

@@ -455,6 +455,7 @@ def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
         ("report", "Folders of finished runs."),
         ("advise", "experiment on EXor"),
         ("audit", "checkpoint"),
+        ("compare", "last common step"),
     ],
 )
 def test_help_of_a_command(command_name, words, capsys):
