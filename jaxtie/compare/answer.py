@@ -85,9 +85,11 @@ class Comparison:
         known = "no interval: one seed each" if math.isnan(low) else known
         column = self.a.logs.column
         meaning = MEANING[self.decision].format(a, b) if low == low else "one seed each"
+        is_chosen = any(own.stuck or own.missing for own in (self.a, self.b))
+        among = ", among the seeds that train" * is_chosen
         lines = [
             f"{a} − {b} = {mean:+.4f} {unit} of {column}{at} ({known}): {sign}.",
-            f"Against a margin of {self.margin:g} {unit}: {self.decision} ({meaning}).",
+            f"Against a margin of {self.margin:g} {unit}: {self.decision}{among} ({meaning}).",
             self._seeds(),
         ]
         if self.decision == "not decided":
@@ -278,17 +280,24 @@ def _compare(logs: tuple[Logs, Logs], margin: float, vocabulary: int | None) -> 
     kept = [own.ends.drop(own.stuck) for own in sides]
     both = [seed for seed in kept[0].index if seed in kept[1]]
     parts = (kept[0][both], kept[1][both], kept[0].drop(both), kept[1].drop(both))
-    digits = [own.digit(axis, at) for own in logs]
-    same = len(both) > 1 and bool((parts[0] == parts[1]).all()) and max(digits) < 1e-3
+    digits = [own.digit for own in logs]
+    if min(len(own.rows) for own in logs) < 3:  # of few, all may end with a 0 that is not printed
+        digits = [min(digits)] * 2
+    same = bool((parts[0] == parts[1]).all()) and max(digits) < margin
+    same = same and parts[0].nunique() > 1  # more than one pair
     check(not same, f"{logs[0].name} and {logs[1].name}: have equal losses; give two sets of runs")
-    found_ends = decide.Ends(*(own.to_numpy(np.float64) for own in parts), *digits)
+    arrays = [own.to_numpy(np.float64) for own in parts]
+    found_ends = decide.Ends(arrays[0], arrays[1], arrays[2], arrays[3], *digits)
     mean, half = map(float, decide.interval(found_ends))
-    decision, more, deviation = decide.decide(mean - half, mean + half, margin), 0, math.nan
+    decision, deviation = decide.decide(mean - half, mean + half, margin), math.nan
+    more: int | None = 0
     if decision == "not decided":
         published = decide.DEVIATION * (1 if logs[0].unit == "nat" else BITS)
         more, deviation = decide.plan(found_ends, margin, published)
     gap = (mean - half, mean, mean + half)
-    return Comparison(*sides, axis, at, common, found_ends, gap, decision, more, deviation, margin)
+    return Comparison(
+        sides[0], sides[1], axis, at, common, found_ends, gap, decision, more, deviation, margin
+    )
 
 
 def _axis(logs: tuple[Logs, Logs]) -> str:

@@ -81,10 +81,10 @@ def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
         gap, variance, degrees = _weighted(x, y, ends.pairs, a, b)
     digits = [*zip((ends.digit_a, ends.digit_b), (a, b), counts)]
     single = sum(digit**2 / 12 / count for digit, _, count in digits)
-    # Mean square of an arm's common error: 1/12 if its seeds are equal, then as its first harmonic;
-    # rounding adds 1/12 to the variance that is seen (Sheppard).
+    # Square of an arm's common error: 0.09 if its seeds are equal, where 1/12 would be too short
+    # for the 90 % of two errors, then as its first harmonic; rounding adds 1/12 to the variance.
     common = sum(
-        digit**2 / 12 * np.exp(-((2 * math.pi) ** 2) * np.maximum(own / digit**2 - 1 / 12, 0))
+        0.09 * digit**2 * np.exp(-((2 * math.pi) ** 2) * np.maximum(own / digit**2 - 1 / 12, 0))
         for digit, own, _ in digits
         if digit
     )
@@ -186,7 +186,8 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
         added = (level + both + difference, level + both - difference)
         parts = [np.hstack(own) for own in zip(old[:2] if pairs else old[2:], added)]
         parts = parts + old[2:] if pairs else old[:2] + parts
-        gap, half = interval(Ends(*parts, ends.digit_a, ends.digit_b))
+        a, b, only_a, only_b = parts
+        gap, half = interval(Ends(a, b, only_a, only_b, ends.digit_a, ends.digit_b))
         return float((np.abs(gap) + half < margin).mean())
 
     most = 1

@@ -81,11 +81,11 @@ class Logs:
         rows = self.rows.drop_duplicates(["seed", axis], keep="last")
         return rows.pivot(index=axis, columns="seed", values="loss").sort_index()
 
-    def digit(self, axis: str, at: float) -> float:
-        """Return the size of the last printed digit at a place, in the unit of the losses."""
-        rows = self.rows[self.rows[axis] == at] if axis else self.rows
-        size = min((10.0 ** -_decimals(text) for text in rows["text"] if text), default=0.0)
-        return size / math.exp(rows["loss"].mean()) if "perplexity" in self.column else size
+    @property
+    def digit(self) -> float:
+        """Size of the last printed digit, in the unit of the losses."""
+        size = min((10.0 ** -_decimals(text) for text in self.rows["text"] if text), default=0.0)
+        return size / math.exp(self.rows["loss"].min()) if "perplexity" in self.column else size
 
 
 def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None) -> Logs:
