@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,137 +45,129 @@ class Comparison:
     """The answer of `jaxtie compare`; a notebook shows its lines.
 
     Attributes:
-      a, b: the arms.
+      arms: A and B.
       axis: "step", "tokens" or "epoch"; "" if only final losses are given.
-      at: last place at which all compared seeds of both arms have a loss; `common`: all of these.
+      common: places on it at which all compared seeds have a loss.
+      at: the last of these.
       ends: the losses that the gap is of: all but those of stuck seeds.
       gap: A − B, low, mean and high end of its 90 % interval, in `unit`; NaN of one seed each.
+      margin: gap that matters.
       decision: a key of `MEANING`.
       more, deviation: further seeds of each arm that decide, 0 if decided, None if too many; the
         deviation over seeds that this assumes.
-      margin: gap that matters.
-      lines: the answer, at most eight.
     """
 
-    a: Side
-    b: Side
+    arms: tuple[Side, Side]
     axis: str
-    at: float
     common: list[float]
+    at: float
     ends: decide.Ends
     gap: tuple[float, float, float]
+    margin: float
     decision: str
     more: int | None
     deviation: float
-    margin: float
 
     @property
     def unit(self) -> str:
         """Unit of losses, gap and margin."""
-        return self.a.logs.unit
+        return self.arms[0].logs.unit
 
     @property
     def lines(self) -> list[str]:
-        """The answer."""
-        a, b, unit, (low, mean, high) = self.a.name, self.b.name, self.unit, self.gap
+        """The answer, at most eight lines."""
+        (a, b), unit, (low, mean, high) = (own.name for own in self.arms), self.unit, self.gap
         at = f" at {self.axis} {self.at:,.10g}" if self.axis else ""
-        sign = f"{a} is {'worse' if mean > 0 else 'better'}"
-        sign = sign if low > 0 or high < 0 else "which is worse is not shown"
-        known = f"90 % interval {low:+.4f} to {high:+.4f}"
-        known = "no interval: one seed each" if math.isnan(low) else known
-        column = self.a.logs.column
-        meaning = MEANING[self.decision].format(a, b) if low == low else "one seed each"
-        is_chosen = any(own.stuck or own.missing for own in (self.a, self.b))
-        among = ", among the seeds that train" * is_chosen
+        better = f"{a} is {'worse' if mean > 0 else 'better'}"
+        sign = better if low > 0 or high < 0 else "which is worse is not shown"
+        known, meaning = f"90 % interval {low:+.4f} to {high:+.4f}", MEANING[self.decision]
+        if math.isnan(low):
+            known, meaning = "no interval: one seed each", "one seed each"
+        among = ", among the seeds that train" * any(own.stuck or own.missing for own in self.arms)
+        column = self.arms[0].logs.column
         lines = [
             f"{a} − {b} = {mean:+.4f} {unit} of {column}{at} ({known}): {sign}.",
-            f"Against a margin of {self.margin:g} {unit}: {self.decision}{among} ({meaning}).",
+            f"Against a margin of {self.margin:g} {unit}: {self.decision}{among}"
+            f" ({meaning.format(a, b)}).",
             self._seeds(),
         ]
         if self.decision == "not decided":
             many = f"about {self.more}" if self.more else f"over {decide.MOST_SEEDS:,}"
-            few = min(len(self.ends.a), len(self.ends.b)) < decide.ENOUGH
+            few = min(len(own) for own in self.ends[:2]) < decide.ENOUGH
             source = "drawn towards that of published ones" if few else "as seen"
-            source = source if low == low else "of published ones"
+            source = "of published ones" if math.isnan(low) else source
             lines.append(
                 f"To decide: {many} more seeds of each arm (80 % power, planned for a true gap of 0"
                 f" and a deviation over seeds of {self.deviation:.2g} {unit}, {source})."
             )
-        lines += [*self._left_out(), *self._places()]
-        notes = [*self.a.logs.notes, *self.b.logs.notes]
-        digit = max(self.ends.digit_a, self.ends.digit_b)
-        if digit > self.margin / 4:
+        notes = [note for own in self.arms for note in own.logs.notes]
+        if (digit := max(self.ends.digits)) > self.margin / 4:
             notes.append(f"Losses are printed to {digit:.2g} {unit}, which widens the interval.")
-        return [*lines, *([" ".join(notes)] if notes else [])]
+        return [
+            line for line in (*lines, self._left_out(), self._places(), " ".join(notes)) if line
+        ]
 
     def _seeds(self) -> str:
-        count, pairs = (len(self.ends.a), len(self.ends.b)), self.ends.pairs
-        kept = [own.ends.index.difference(own.stuck, sort=False) for own in (self.a, self.b)]
-        both = _some([seed for seed in kept[0] if seed in kept[1]])
-        how = f"unpaired{f' (one in both, {both}, shows no correlation)' * bool(both)}"
-        if pairs:
-            rest = f", unpaired {count[0] - pairs} and {count[1] - pairs}, in one estimate"
-            how = f"paired {pairs} ({both}){rest if max(count) > pairs else ''}"
-        return f"Seeds: {count[0]} of {self.a.name}, {count[1]} of {self.b.name}; {how}."
+        (count_a, count_b), pairs = (len(own) for own in self.ends[:2]), self.ends.pairs
+        kept = [own.ends.index.difference(own.stuck, sort=False) for own in self.arms]
+        both, how = _some(seed for seed in kept[0] if seed in kept[1]), "unpaired"
+        if pairs > 1:
+            rest = f", unpaired {count_a - pairs} and {count_b - pairs}, in one estimate"
+            how = f"paired {pairs} ({both}){rest if max(count_a, count_b) > pairs else ''}"
+        elif pairs and max(count_a, count_b) > 1:
+            how = f"unpaired (one in both, {both}, shows no correlation)"
+        return f"Seeds: {count_a} of {self.arms[0].name}, {count_b} of {self.arms[1].name}; {how}."
 
-    def _left_out(self) -> list[str]:
+    def _left_out(self) -> str:
         parts = []
-        for own in (self.a, self.b):
+        for own in self.arms:
             of = f"of {len(own.ends) + len(own.missing)} seeds of {own.name}"
-            if own.stuck:
-                parts.append(
-                    f"{len(own.stuck)} {of} are stuck far above the others ({_some(own.stuck)})"
-                )
-            if own.missing:
-                parts.append(
-                    f"{len(own.missing)} {of} diverged or have no loss at the end"
-                    f" ({_some(own.missing)})"
-                )
-        gap = self.a.ends.mean() - self.b.ends.mean()
+            kinds = {"are stuck far above the others": own.stuck}
+            kinds["diverged or have no loss at the end"] = own.missing
+            parts += [f"{len(s)} {of} {what} ({_some(s)})" for what, s in kinds.items() if s]
+        gap = self.arms[0].ends.mean() - self.arms[1].ends.mean()
         stuck = f"; with the stuck ones it is {gap:+.4f}, and no interval holds"
-        stuck *= bool(self.a.stuck or self.b.stuck)
-        end = f"The gap is conditional: it leaves them out{stuck}."
-        return [f"{'; '.join(parts)}. {end}"] * bool(parts)
+        stuck *= any(own.stuck for own in self.arms)
+        return f"{'; '.join(parts)}. The gap is conditional: it leaves them out{stuck}." * bool(
+            parts
+        )
 
-    def _places(self) -> list[str]:
+    def _places(self) -> str:
         if not self.axis:
-            return ["No steps are given: make sure that all losses are of the same step."]
-        shown = []
-        for own in (self.a, self.b):
+            return "No steps are given: make sure that all losses are of the same step."
+        shown, at = [], f"{self.at:,.10g}"
+        for own in self.arms:
             last = own.logs.rows.dropna(subset=["loss"]).groupby("seed")[self.axis].max()
-            last = last[own.ends.index]
-            ends = dict.fromkeys(f"{end:,.10g}" for end in (last.min(), last.max()))
-            shown.append(f"{own.name} ends at {' to '.join(ends)}")
-        line = f"{' and '.join(shown)}: compared at {self.at:,.10g}, the last common {self.axis}."
-        return [line] * any(not own.endswith(f" at {self.at:,.10g}") for own in shown)
+            ends = [f"{end:,.10g}" for end in sorted(set(last[own.ends.index]))]
+            shown.append(f"{own.name} ends at {' to '.join(dict.fromkeys((ends[0], ends[-1])))}")
+        is_cut = any(not own.endswith(f" at {at}") for own in shown)
+        return f"{' and '.join(shown)}: compared at {at}, the last common {self.axis}." * is_cut
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
-        names = ("axis", "at", "unit", "margin", "decision", "gap", "deviation")
+        names = ("axis", "at", "unit", "margin", "decision", "deviation")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
-        own |= {"answer": self.lines, "paired": self.ends.pairs, "more_seeds": self.more}
         own["gap"] = dict(zip(("low", "mean", "high"), self.gap))
+        own |= {"answer": self.lines, "paired": self.ends.pairs, "more_seeds": self.more}
         own["arms"] = [
             {"name": arm.name, "column": arm.logs.column, "losses": arm.ends.to_dict()}
             | {"stuck": arm.stuck, "missing": arm.missing}
-            for arm in (self.a, self.b)
+            for arm in self.arms
         ]
         return json_numbers(own)
 
     def plot(self) -> Figure:
         """Draw both arms over their common steps: every seed, and the mean."""
         figure, ((axes,),) = plots.subplots(1, 1, (7.0, 4.2))
-        arms = {self.a.name: self.a, self.b.name: self.b}
-        for colour, name in plots.coloured(arms):
-            ends = arms[name].ends
+        for own, (colour, name) in zip(self.arms, plots.coloured(a.name for a in self.arms)):
+            style: dict[str, Any] = {"color": colour, "marker": "o" * (len(self.common) < 2)}
             if self.axis:
-                loss = arms[name].logs.curves(self.axis).loc[self.common, ends.index]
-                style: dict[str, Any] = {"color": colour, "marker": "o" if len(loss) == 1 else ""}
+                loss = own.logs.curves(self.axis).loc[self.common, own.ends.index]
                 axes.plot(loss.index, loss, alpha=0.3, linewidth=0.8, **style)
                 axes.plot(loss.index, loss.mean(axis=1), label=name, **style)
             else:
-                axes.plot([name] * len(ends), ends, "o", color=colour, alpha=0.5, label=name)
-        axes.set(xlabel=self.axis, ylabel=f"{self.a.logs.column}, {self.unit}")
+                axes.plot([name] * len(own.ends), own.ends, "", label=name, linestyle="", **style)
+        axes.set(xlabel=self.axis, ylabel=f"{self.arms[0].logs.column}, {self.unit}")
         axes.set_title(self.lines[1], fontsize=9)
         axes.legend()
         return figure
@@ -191,8 +183,9 @@ class Comparison:
         return "\n\n".join(self.lines)
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join([*names[:6], *["..."] * (len(names) > 6)])
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join([*listed[:6], *["..."] * (len(listed) > 6)])
 
 
 def compare(
@@ -222,10 +215,10 @@ def compare(
     """
     check(is_number(margin) and 0 < margin < math.inf, f"margin {margin!r}: expected above 0")
     if b is None:
-        (folder,) = [a] if isinstance(a, str | Path) or len(a) != 1 else a
-        is_run = isinstance(folder, str | Path) and (Path(folder) / "results.nc").is_file()
+        (run,) = [a] if isinstance(a, str | Path) or len(a) != 1 else a
+        is_run = isinstance(run, str | Path) and (Path(run) / "results.nc").is_file()
         check(is_run, f"{a}: expected two arms, A and B, or one run of jaxtie")
-        a, b = (f"{folder}:{arm}" for arm in run_arms(Path(str(folder))))
+        a, b = (f"{run}:{arm}" for arm in run_arms(Path(str(run))))
     logs = read_arm(a, column), read_arm(b, column)
     first, second = (set(map(Path.resolve, own.files)) for own in logs)
     is_same = bool(first & second) and logs[0].rows.equals(logs[1].rows)
@@ -234,15 +227,22 @@ def compare(
     sources = {own.source for own in logs} - {""}
     is_like = logs[0].unit == logs[1].unit and (len(sources) < 2 or column is not None)
     check(is_like, f"{' and '.join(kinds)}: these are not the same loss; choose one by --column")
-    answer = _compare(logs, margin, vocabulary)
+    axis = next((axis for axis in logs[0].axes if axis in logs[1].axes), "")
+    if not axis and (logs[0].axes or logs[1].axes):
+        counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
+        raise UserError(f"{counted}: cannot be matched; give both the same column")
+    sides, common = _sides(logs, axis, vocabulary)
+    answer = _judge(sides, axis, common, margin)
     if out is not None:
         answer.write(Path(out))
     return answer
 
 
-def _compare(logs: tuple[Logs, Logs], margin: float, vocabulary: int | None) -> Comparison:
-    axis, at, common = _axis(logs), math.nan, []
-    lost, ends = [], []
+def _sides(
+    logs: tuple[Logs, Logs], axis: str, vocabulary: int | None
+) -> tuple[tuple[Side, Side], list[float]]:
+    """Return the losses of both arms at their last common place, and all common places."""
+    lost, ends, common = [], [], []
     for own in logs:
         rows = own.rows.sort_values(axis, kind="stable") if axis else own.rows
         last = rows.groupby("seed", sort=False)["loss"].agg(lambda loss: loss.iloc[-1])
@@ -252,72 +252,64 @@ def _compare(logs: tuple[Logs, Logs], margin: float, vocabulary: int | None) -> 
     if axis:
         curves = [own.curves(axis) for own in logs]
         found = [own[end.index].dropna().index for own, end in zip(curves, ends)]
-        common, last_ones = sorted({*found[0]} & {*found[1]}), [own.max() for own in found]
-        shown = " and ".join(f"{own.name} ends at {end:g}" for own, end in zip(logs, last_ones))
+        common, most = sorted({*found[0]} & {*found[1]}), [own.max() for own in found]
+        shown = " and ".join(f"{own.name} ends at {end:g}" for own, end in zip(logs, most))
         check(
-            bool(common) and not common[-1] <= 0 < min(last_ones),
+            bool(common) and not common[-1] <= 0 < min(most),
             f"{shown}, with no {axis} after 0 at which all seeds of both have a loss; log both at"
             " the same, or leave out the seeds that end early",
         )
-        at = common[-1]
-        ends = [own.loc[at].dropna() for own in curves]
-        if axis == "step" and all("tokens" in own.axes for own in logs):
-            seen = [own.rows["tokens"][own.rows["step"] == at].median() for own in logs]
-            check(
-                abs(seen[0] - seen[1]) <= 0.01 * max(seen),
-                f"step {at:g} is after {seen[0]:g} tokens in {logs[0].name} and {seen[1]:g} in"
-                f" {logs[1].name}; drop one of the two columns to choose what to compare at",
-            )
+        ends = [own.loc[common[-1]].dropna() for own in curves]
+    if axis == "step" and all("tokens" in own.axes for own in logs):
+        seen = [own.rows["tokens"][own.rows["step"] == common[-1]].median() for own in logs]
+        shown = " and ".join(f"{count:g} in {own.name}" for own, count in zip(logs, seen))
+        check(
+            abs(seen[0] - seen[1]) <= 0.01 * max(seen),
+            f"step {common[-1]:g} is after other tokens, {shown}; drop one of the two columns to"
+            " choose what to compare at",
+        )
+    limit, why = LARGEST, f"above {LARGEST:g}, too large for a loss per token"
+    if vocabulary and logs[0].unit == "nat":
+        limit = math.log(vocabulary) + 1
+        why = f"above ln({vocabulary}) + 1 = {limit:.2f} nat"
     for own, end in zip(logs, ends):
-        _check_size(own, axis, at, end, vocabulary)
-    stuck = decide.stuck(*(end.to_numpy() for end in ends))
-    short = [own.short or own.name for own in logs]
-    names = short if short[0] != short[1] else [own.name for own in logs]
-    sides = [
+        for seed, loss in end[end > limit].items():
+            rows = own.rows[own.rows["seed"] == seed]
+            row = (rows[rows[axis] == common[-1]] if axis else rows).iloc[-1]
+            raise UserError(
+                f"{row['file']}, line {row['line']}: loss {loss:g} of seed {seed} is {why}; leave"
+                " out the seed if it diverged, or choose another column by --column"
+            )
+    stuck = decide.stuck(ends[0].to_numpy(), ends[1].to_numpy())
+    names = [own.short or own.name for own in logs]
+    names = names if names[0] != names[1] else [own.name for own in logs]
+    a, b = (
         Side(own, name, end, [*end.index[is_stuck]], [s for s in gone if s not in end])
         for own, name, end, is_stuck, gone in zip(logs, names, ends, stuck, lost)
-    ]
-    kept = [own.ends.drop(own.stuck) for own in sides]
-    both = [seed for seed in kept[0].index if seed in kept[1]]
-    parts = (kept[0][both], kept[1][both], kept[0].drop(both), kept[1].drop(both))
-    digits = [own.digit for own in logs]
-    if min(len(own.rows) for own in logs) < 3:  # of few, all may end with a 0 that is not printed
-        digits = [min(digits)] * 2
-    same = bool((parts[0] == parts[1]).all()) and max(digits) < margin
-    same = same and parts[0].nunique() > 1  # more than one pair
-    check(not same, f"{logs[0].name} and {logs[1].name}: have equal losses; give two sets of runs")
-    arrays = [own.to_numpy(np.float64) for own in parts]
-    found_ends = decide.Ends(arrays[0], arrays[1], arrays[2], arrays[3], *digits)
-    mean, half = map(float, decide.interval(found_ends))
-    decision, deviation = decide.decide(mean - half, mean + half, margin), math.nan
-    more: int | None = 0
-    if decision == "not decided":
-        published = decide.DEVIATION * (1 if logs[0].unit == "nat" else BITS)
-        more, deviation = decide.plan(found_ends, margin, published)
-    gap = (mean - half, mean, mean + half)
-    return Comparison(
-        sides[0], sides[1], axis, at, common, found_ends, gap, decision, more, deviation, margin
     )
+    return (a, b), common
 
 
-def _axis(logs: tuple[Logs, Logs]) -> str:
-    """Return what both arms count, "" if neither counts anything."""
-    shared = [axis for axis in logs[0].axes if axis in logs[1].axes]
-    counted = [f"{own.name} has {' and '.join(own.axes) or 'no steps'}" for own in logs]
-    if not shared and (logs[0].axes or logs[1].axes):
-        raise UserError(f"{' and '.join(counted)}: cannot be matched; give both the same column")
-    return shared[0] if shared else ""
-
-
-def _check_size(logs: Logs, axis: str, at: float, ends: pd.Series, vocabulary: int | None) -> None:
-    limit, reason = LARGEST, f"above {LARGEST:g}, too large for a loss per token"
-    if vocabulary and logs.unit == "nat":
-        limit = math.log(vocabulary) + 1
-        reason = f"above ln({vocabulary}) + 1 = {limit:.2f} nat"
-    for seed, loss in ends[ends > limit].items():
-        rows = logs.rows[logs.rows["seed"] == seed]
-        row = (rows[rows[axis] == at] if axis else rows).iloc[-1]
-        raise UserError(
-            f"{row['file']}, line {row['line']}: loss {loss:g} of seed {seed} is {reason}; leave"
-            " out the seed if it diverged, or choose another column by --column"
-        )
+def _judge(arms: tuple[Side, Side], axis: str, common: list[float], margin: float) -> Comparison:
+    a, b = (own.ends.drop(own.stuck) for own in arms)
+    both = [seed for seed in a.index if seed in b]
+    digits = [own.logs.digit for own in arms]
+    if min(len(own.logs.rows) for own in arms) < 3:  # all may end with a 0 that is not printed
+        digits = [min(digits)] * 2
+    is_same = bool((a[both] == b[both]).all()) and a[both].nunique() > 1 and max(digits) < margin
+    names = " and ".join(own.name for own in arms)
+    check(not is_same, f"{names}: have equal losses; give two sets of runs")
+    first, second = (np.r_[own[both], own.drop(both)].astype(np.float64) for own in (a, b))
+    ends = decide.Ends(first, second, len(both), (digits[0], digits[1]))
+    mean, half = map(float, decide.interval(ends))
+    gap, decision = (
+        (mean - half, mean, mean + half),
+        decide.decide(mean - half, mean + half, margin),
+    )
+    more: int | None = 0
+    deviation = math.nan
+    if decision == "not decided":
+        published = decide.DEVIATION * (1 if arms[0].logs.unit == "nat" else BITS)
+        more, deviation = decide.plan(ends, margin, published)
+    at = common[-1] if axis else math.nan
+    return Comparison(arms, axis, common, at, ends, gap, margin, decision, more, deviation)

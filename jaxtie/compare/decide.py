@@ -4,7 +4,7 @@ Losses are in nats, or in bits per byte. Seeds are along the last axis; axes bef
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,37 +22,18 @@ MOST_SEEDS, DRAWS = 1024, 1000  # of a plan
 LEAST_JUMP, STUCK_LEVEL = 0.05, 1e-3
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """Losses of two arms at one step.
 
     Attributes:
-      pairs_a, pairs_b: of seeds that are in both arms, (..., P), in the same order.
-      only_a, only_b: of the other seeds.
-      digit_a, digit_b: size of the last printed digit.
+      a, b: by seed, (..., seeds); the first `pairs` of both are of the same seeds.
+      digits: size of the last printed digit of either arm.
     """
 
-    pairs_a: np.ndarray
-    pairs_b: np.ndarray
-    only_a: np.ndarray
-    only_b: np.ndarray
-    digit_a: float = 0.0
-    digit_b: float = 0.0
-
-    @property
-    def a(self) -> np.ndarray:
-        """All seeds of A, pairs first."""
-        return np.concatenate([self.pairs_a, self.only_a], axis=-1)
-
-    @property
-    def b(self) -> np.ndarray:
-        """All seeds of B, pairs first."""
-        return np.concatenate([self.pairs_b, self.only_b], axis=-1)
-
-    @property
-    def pairs(self) -> int:
-        """Number of pairs that are used as such: one alone does not show how arms correlate."""
-        return self.pairs_a.shape[-1] if self.pairs_a.shape[-1] > 1 else 0
+    a: np.ndarray
+    b: np.ndarray
+    pairs: int
+    digits: tuple[float, float] = (0.0, 0.0)
 
 
 def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +49,7 @@ def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
     """
     from scipy.stats import norm, t  # heavy
 
-    x, y = ends.a, ends.b
+    x, y, pairs, each_digit = ends
     counts = x.shape[-1], y.shape[-1]
     variances = [own.var(-1, ddof=1) + 1e-20 if own.shape[-1] > 1 else None for own in (x, y)]
     a, b = (own if own is not None else other for own, other in zip(variances, variances[::-1]))
@@ -78,8 +59,8 @@ def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
         gap, variance = x.mean(-1) - y.mean(-1), a * (1 / counts[0] + 1 / counts[1])
         degrees = np.full_like(gap, max(counts) - 1)
     else:
-        gap, variance, degrees = _weighted(x, y, ends.pairs, a, b)
-    digits = [*zip((ends.digit_a, ends.digit_b), (a, b), counts)]
+        gap, variance, degrees = _weighted(x, y, pairs if pairs > 1 else 0, a, b)
+    digits = [*zip(each_digit, (a, b), counts)]
     single = sum(digit**2 / 12 / count for digit, _, count in digits)
     # Square of an arm's common error: 0.09 if its seeds are equal, where 1/12 would be too short
     # for the 90 % of two errors, then as its first harmonic; rounding adds 1/12 to the variance.
@@ -161,14 +142,14 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
       Seeds, those with the power nearest to `POWER`, None if over `MOST_SEEDS`; the deviation of a
       loss over seeds.
     """
-    rng, x, y, pairs = np.random.default_rng(0), ends.a, ends.b, len(ends.pairs_a)
+    rng, (x, y, pairs, digits) = np.random.default_rng(0), ends
     few = DEGREES if min(len(x), len(y)) < ENOUGH else 0
     df = len(x) + len(y) - 2
     squares = ((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()
     of_loss = (squares + few * deviation**2) / (df + few)
     of_gap = 2 * of_loss
     if pairs:
-        gaps, df = ends.pairs_a - ends.pairs_b, pairs - 1
+        gaps, df = x[:pairs] - y[:pairs], pairs - 1
         squares = ((gaps - gaps.mean()) ** 2).sum()
         of_gap = (squares + few * 2 * deviation**2) / (df + few) if df + few else of_gap
     # The deviation is as uncertain as the share of the losses in it makes it.
@@ -177,17 +158,14 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
     level = rng.normal(size=(DRAWS, 1)) * math.sqrt(of_loss * (1 / len(x) + 1 / len(y))) / 2
     level = level + (x.mean() + y.mean()) / 2
     spread = math.sqrt(of_gap) / 2, math.sqrt(max(of_loss - of_gap / 4, 0))
-    old = [ends.pairs_a, ends.pairs_b, ends.only_a, ends.only_b]
-    old = [np.broadcast_to(own, (DRAWS, len(own))) for own in old]
+    old = [np.broadcast_to(own, (DRAWS, len(own))) for own in (x, y)]
 
     def power(count: int) -> float:
-        new = (np.random.default_rng(i).normal(size=(count, DRAWS)).T for i in (1, 2))
-        difference, both = (scale * own * normal for own, normal in zip(spread, new))
-        added = (level + both + difference, level + both - difference)
-        parts = [np.hstack(own) for own in zip(old[:2] if pairs else old[2:], added)]
-        parts = parts + old[2:] if pairs else old[:2] + parts
-        a, b, only_a, only_b = parts
-        gap, half = interval(Ends(a, b, only_a, only_b, ends.digit_a, ends.digit_b))
+        normal = (np.random.default_rng(i).normal(size=(count, DRAWS)).T for i in (1, 2))
+        difference, both = (own * scale * each for own, each in zip(spread, normal))
+        new = (level + both + difference, level + both - difference)  # pairs come first
+        a, b = (np.hstack(own) for own in zip(new, old))
+        gap, half = interval(Ends(a, b, pairs + count if pairs else 0, digits))
         return float((np.abs(gap) + half < margin).mean())
 
     most = 1

@@ -201,7 +201,7 @@ def test_steps_of_other_batch_sizes_are_refused(tmp_path):
     a = write(tmp_path / "a.csv", "step,tokens,loss\n100,1000,3.3\n")
     b = write(tmp_path / "b.csv", "step,tokens,loss\n100,2000,3.2\n")
     with pytest.raises(
-        UserError, match=r"step 100 is after 1000 tokens in .* and 2000 in .*drop one"
+        UserError, match=r"step 100 is after other tokens, 1000 in .* and 2000 in .*drop one"
     ):
         jaxtie.compare(a, b)
 
@@ -212,20 +212,24 @@ def test_stuck_seeds_are_named_with_the_gap_with_and_without_them(tmp_path):
     losses[0, :3] += 1.2
     a, b = (write(tmp_path / f"{i}.csv", finals(own.round(4))) for i, own in enumerate(losses))
     found = jaxtie.compare(a, b)
-    assert abs(found.gap[1]) < 0.002 and found.a.stuck == ["0", "1", "2"] and not found.b.stuck
+    assert (
+        abs(found.gap[1]) < 0.002
+        and found.arms[0].stuck == ["0", "1", "2"]
+        and not found.arms[1].stuck
+    )
     (line,) = (line for line in found.lines if "stuck" in line)
     assert line.startswith("3 of 8 seeds of 0 are stuck far above the others (0, 1, 2)")
     with_them = losses[0].mean() - losses[1].mean()
     assert f"conditional: it leaves them out; with the stuck ones it is {with_them:+.3f}" in line
     assert "among the seeds that train" in found.lines[1]
-    assert found.ends.pairs == 5 and len(found.ends.only_b) == 3
+    assert found.ends.pairs == 5 and len(found.ends.b) == 8
 
 
 def test_a_seed_that_diverges_after_the_common_step_counts(tmp_path):
     a = write(tmp_path / "a.csv", "seed,step,loss\n0,1,3.1\n1,1,3.2\n0,2,3.0\n1,2,nan\n")
     b = write(tmp_path / "b.csv", "seed,step,loss\n0,1,3.0\n1,1,3.11\n")
     found = jaxtie.compare(a, b)
-    assert found.at == 1 and found.ends.pairs == 2 and not found.a.missing
+    assert found.at == 1 and found.ends.pairs == 2 and not found.arms[0].missing
 
 
 def test_one_seed_each_has_a_plan_from_published_seeds(tmp_path):
@@ -297,7 +301,7 @@ def test_a_run_is_compared_by_its_arms(folder, capsys):
     assert lines[0].startswith("tied − untied = ") and "at step 20" in lines[0]
     assert any("1 of 2 seeds of untied diverged" in line for line in lines)
     found = jaxtie.compare(f"{folder}:untied", f"{folder}:tied")
-    assert found.a.missing == ["5"] and found.gap[1] == pytest.approx(3.20 - 3.225)
+    assert found.arms[0].missing == ["5"] and found.gap[1] == pytest.approx(3.20 - 3.225)
 
 
 def test_a_run_is_compared_with_files(folder, tmp_path):

@@ -10,7 +10,6 @@ from scipy.stats import ttest_ind, ttest_rel
 from jaxtie.compare.decide import DEVIATION, Ends, decide, interval, plan, stuck
 
 GAPS, MARGIN = (0.0, 0.009, 0.02, -0.05), 0.01
-NONE = np.empty(0)
 
 
 def seeds(rng, shape, counts, gap=0.0, correlation=0.5, deviations=(1.0, 1.0)):
@@ -38,9 +37,7 @@ def judged(rng, counts, *, digits=None, count=2000, **how):
     a, b = seeds(rng, (count,), counts, **how)
     a, b, pairs = rounded(a, digits), rounded(b, digits), counts[0]
     digit = 10.0**-digits if digits else 0.0
-    found, half = interval(
-        Ends(a[:, :pairs], b[:, :pairs], a[:, pairs:], b[:, pairs:], digit, digit)
-    )
+    found, half = interval(Ends(a, b, pairs, (digit, digit)))
     gap = how.get("gap", 0.0)
     answers = [decide(m - h, m + h, MARGIN) for m, h in zip(found, half)]
     right = "larger" if gap > MARGIN else "smaller" if gap < -MARGIN else "no difference"
@@ -94,10 +91,10 @@ def test_rounding_widens_intervals_enough(digits, counts, scale):
 
 def test_pairs_alone_are_students_and_no_pairs_are_nearly_welchs():
     a, b = np.random.default_rng(0).normal(size=(2, 9))
-    mean, half = interval(Ends(a, b, NONE, NONE))
+    mean, half = interval(Ends(a, b, 9))
     low, high = ttest_rel(a, b).confidence_interval(0.9)
     np.testing.assert_allclose([mean - half, mean + half], [low, high])
-    mean, half = interval(Ends(NONE, NONE, a, b[:7]))
+    mean, half = interval(Ends(a, b[:7], 0))
     low, high = ttest_ind(a, b[:7], equal_var=False).confidence_interval(0.9)
     np.testing.assert_allclose([mean - half, mean + half], [low, high], rtol=0.1, atol=0.05)
 
@@ -106,19 +103,19 @@ def test_further_seeds_narrow_the_interval_of_pairs():
     """Unpaired seeds of little weight do not undo what pairs show."""
     rng = np.random.default_rng(0)
     a, b = seeds(rng, (500,), (10, 10, 10), correlation=0.95)
-    few = interval(Ends(a[:, :10], b[:, :10], a[:, :0], b[:, :0]))[1].mean()
-    all_of_them = interval(Ends(a[:, :10], b[:, :10], a[:, 10:], b[:, 10:]))[1].mean()
+    few = interval(Ends(a[:, :10], b[:, :10], 10))[1].mean()
+    all_of_them = interval(Ends(a, b, 10))[1].mean()
     assert all_of_them < 1.1 * few
     a, b = seeds(rng, (500,), (10, 10, 10), correlation=0.0)
-    few = interval(Ends(a[:, :10], b[:, :10], a[:, :0], b[:, :0]))[1].mean()
-    assert interval(Ends(a[:, :10], b[:, :10], a[:, 10:], b[:, 10:]))[1].mean() < 0.8 * few
+    few = interval(Ends(a[:, :10], b[:, :10], 10))[1].mean()
+    assert interval(Ends(a, b, 10))[1].mean() < 0.8 * few
 
 
 def test_one_seed_each_has_no_interval_and_one_seed_borrows_a_deviation():
     one, three = np.array([3.3]), np.array([3.2, 3.21, 3.22])
-    mean, half = interval(Ends(NONE, NONE, one, one - 0.02))
+    mean, half = interval(Ends(one, one - 0.02, 0))
     assert mean == pytest.approx(0.02) and np.isnan(half)
-    mean, half = interval(Ends(NONE, NONE, one, three))
+    mean, half = interval(Ends(one, three, 0))
     assert mean == pytest.approx(0.09) and half == pytest.approx(
         2.92 * 0.01 * np.sqrt(4 / 3), rel=1e-3
     )
@@ -146,16 +143,16 @@ def share_decided(counts, margin, deviation, count):
     while len(found) < count:
         pairs = counts[0]
         a, b = seeds(rng, (), counts, correlation=0.0, deviations=(deviation,) * 2)
-        ends = Ends(a[:pairs], b[:pairs], a[pairs:], b[pairs:])
+        ends = Ends(a, b, pairs)
         mean, half = interval(ends)
         if decide(mean - half, mean + half, margin) != "not decided":
             continue
         more, _ = plan(ends, margin, DEVIATION)
         new = (more, 0, 0) if pairs else (0, more, more)
         new_a, new_b = seeds(rng, (), new, correlation=0.0, deviations=(deviation,) * 2)
-        a, b = np.r_[a[:pairs], new_a, a[pairs:]], np.r_[b[:pairs], new_b, b[pairs:]]
+        a, b = np.r_[new_a, a], np.r_[new_b, b]
         pairs += more if pairs else 0
-        mean, half = interval(Ends(a[:pairs], b[:pairs], a[pairs:], b[pairs:]))
+        mean, half = interval(Ends(a, b, pairs))
         found.append(decide(mean - half, mean + half, margin) != "not decided")
     return np.mean(found)
 
@@ -179,9 +176,9 @@ def test_plans_follow_the_deviation_that_was_seen_only_with_enough_seeds():
     rng = np.random.default_rng(0)
     for count, is_near in ((2, True), (8, False)):
         x = 0.0001 * rng.normal(size=(2, count))
-        _, deviation = plan(Ends(NONE, NONE, *(3 + x)), 1e-5, DEVIATION)
+        _, deviation = plan(Ends(*(3 + x), 0), 1e-5, DEVIATION)
         assert (deviation > DEVIATION / 2) == is_near
-    assert plan(Ends(NONE, NONE, *(3 + x * 1e4)), 0.01, DEVIATION)[0] is None
+    assert plan(Ends(*(3 + x * 1e4), 0), 0.01, DEVIATION)[0] is None
 
 
 def test_stuck_seeds_are_found_and_normal_ones_are_not():
@@ -207,7 +204,7 @@ def test_intervals_without_stuck_seeds_cover_the_gap_of_the_others(gap):
         a, b = seeds(rng, (), (0, 8, 8), gap=gap)
         a, b = (own + 1.2 * (rng.random(8) < 1 / 8) for own in (a, b))
         jammed = stuck(a, b)
-        mean, half = interval(Ends(NONE, NONE, a[~jammed[0]], b[~jammed[1]]))
+        mean, half = interval(Ends(a[~jammed[0]], b[~jammed[1]], 0))
         inside += abs(mean - gap) <= half
         answer = decide(mean - half, mean + half, MARGIN)
         wrong += answer not in ("not decided", decide(gap, gap, MARGIN))

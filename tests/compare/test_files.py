@@ -505,9 +505,9 @@ def test_files_are_read(case, tmp_path, monkeypatch):
         "at": found.at,
         "axis": found.axis,
         "unit": found.unit,
-        "column": found.a.logs.column,
-        "seeds": (found.ends.a.size, found.ends.b.size),
-        "paired": found.ends.pairs,
+        "column": found.arms[0].logs.column,
+        "seeds": (len(found.ends.a), len(found.ends.b)),
+        "paired": found.ends.pairs if found.ends.pairs > 1 else 0,
     }
     expected = dict(expected)
     assert expected.pop("said", "") in " ".join(found.lines)
