@@ -83,10 +83,10 @@ class Comparison:
         known, meaning = f"90 % interval {low:+.4f} to {high:+.4f}", MEANING[self.decision]
         if math.isnan(low):
             known, meaning = "no interval: one seed each", "one seed each"
+        columns = [own.logs.column for own in self.arms]
         among = ", among the seeds that train" * any(own.stuck or own.missing for own in self.arms)
-        column = self.arms[0].logs.column
         lines = [
-            f"{a} − {b} = {mean:+.4f} {unit} of {column}{at} ({known}): {sign}.",
+            f"{a} − {b} = {mean:+.4f} {unit} of {columns[0]}{at} ({known}): {sign}.",
             f"Against a margin of {self.margin:g} {unit}: {self.decision}{among}"
             f" ({meaning.format(a, b)}).",
             self._seeds(),
@@ -101,6 +101,8 @@ class Comparison:
                 f" and a deviation over seeds of {self.deviation:.2g} {unit}, {source})."
             )
         notes = [note for own in self.arms for note in own.logs.notes]
+        if columns[0] != columns[1]:
+            notes.append(f"{a} has {columns[0]}, {b} has {columns[1]}: check that they are alike.")
         if (digit := max(self.ends.digits)) > self.margin / 4:
             notes.append(f"Losses are printed to {digit:.2g} {unit}, which widens the interval.")
         return [
@@ -166,7 +168,7 @@ class Comparison:
                 axes.plot(loss.index, loss, alpha=0.3, linewidth=0.8, **style)
                 axes.plot(loss.index, loss.mean(axis=1), label=name, **style)
             else:
-                axes.plot([name] * len(own.ends), own.ends, "", label=name, linestyle="", **style)
+                axes.plot([name] * len(own.ends), own.ends, label=name, linestyle="", **style)
         axes.set(xlabel=self.axis, ylabel=f"{self.arms[0].logs.column}, {self.unit}")
         axes.set_title(self.lines[1], fontsize=9)
         axes.legend()

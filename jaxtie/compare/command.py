@@ -22,21 +22,6 @@ from jaxtie.options import (
 )
 
 
-def _parse_arms(texts: list[str]) -> tuple[str, ...]:
-    if not texts or "" in texts:
-        raise ValueError("expected two arms, A and B")
-    return tuple(texts)
-
-
-ARMS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="A B",
-    instance_from_str=_parse_arms,
-    is_instance=lambda value: True,
-    str_from_instance=list,
-)
-
-
 @dataclass(frozen=True)
 class CompareOptions:
     """Compare two sets of training runs by their losses, A - B, at the last common step.
@@ -44,7 +29,7 @@ class CompareOptions:
     Trains nothing. Exit status: 0 done, 2 a user's error.
     """
 
-    arms: Annotated[tyro.conf.Positional[tuple[str, ...]], ARMS]
+    arms: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="A B")]
     """Each of A and B: a file (CSV, W&B, TensorBoard, trainer_state.json, JSON lines), a folder, a
     quoted pattern ("runs/tied*.csv"), several of these with commas between, or RUN:ARM of a run of
     jaxtie. PATH:NAME takes the runs, or the arm, of that name. RUN alone: its two arms."""
@@ -70,7 +55,8 @@ def _run(options: CompareOptions) -> int:
     from jaxtie.compare.answer import compare  # imports pandas and matplotlib
 
     count = len(options.arms)
-    check(count <= 2, f"{count} arms: expected A and B; quote a pattern, as in 'runs/tied*.csv'")
+    quote = "A and B, or one run of jaxtie; quote a pattern, as in 'runs/tied*.csv'"
+    check(count in (1, 2), f"{count} arms: expected {quote}")
     arms = [arm if Path(arm).exists() else arm.split(",") for arm in options.arms]
     found = compare(
         *arms,

@@ -162,6 +162,7 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
 
 def _find(word: str) -> tuple[list[Path], str | None]:
     """Return the files that a word means, or the folder of a run; and the name after a colon."""
+    word = word.removesuffix("/results.nc")
     found, name = [word] if os.path.exists(word) else glob.glob(word, recursive=True), None
     before, _, after = word.rpartition(":")
     if not found and before:
@@ -199,7 +200,7 @@ def _labels(names: list[str]) -> dict[str, str]:
     if any(", line " in name for name in names):
         return {name: name for name in names}
     parts = [name.split("/") for name in short]
-    while len(set(short)) > 1 and len({own[0] for own in parts}) == 1:  # a common folder
+    while len(set(short)) > 1 and len({tuple(own[:1]) for own in parts}) == 1:  # a common folder
         parts = [own[1:] for own in parts]
     short = ["/".join(own) for own in parts]
     found = [re.findall(r"(?<![a-z])(?:seed|s)[ _=-]?(\d+)", name, re.I)[-1:] for name in short]
@@ -283,7 +284,8 @@ def _read_losses(
         own = own[(~blank | is_end) & (own["seed"] != "")]
         parts.append(own.rename_axis("line").reset_index().assign(file=str(path)))
     rows = pd.concat(parts)
-    is_descending = axes["step"] and rows["step"].diff().median() < 0  # the newest first
+    steps = rows["step"][rows["seed"] == rows["seed"].iloc[0]] if len(rows) else rows["step"]
+    is_descending = len(steps) > 1 and steps.iloc[-1] < steps.iloc[0]  # the newest first
     return rows[::-1] if is_descending else rows, metric or "loss", source, unit
 
 
@@ -340,7 +342,7 @@ def _read_json(text: str, path: Path) -> pd.DataFrame:
         if isinstance(found, dict) and all(isinstance(own, list) for own in found.values()):
             found = [dict(zip(found, own)) for own in zip(*found.values(), strict=True)]
         rows = [found] if isinstance(found, dict) else found
-        table = pd.DataFrame([pd.json_normalize(row, sep="/").iloc[0].to_dict() for row in rows])
+        table = pd.json_normalize(rows, sep="/")
         check(len(table.columns) > 0, f"{path}: has no losses; {WANTED}")
     except (
         ValueError,

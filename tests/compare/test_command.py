@@ -108,7 +108,7 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "expected two arms"),
+        ((), "expected A and B"),
         (("tied.csv",), "expected two arms, A and B, or one run of jaxtie"),
         (("tied.csv", "untied.csv", "x.csv"), "3 arms: expected A and B; quote a pattern"),
         (("nowhere.csv", "untied.csv"), "nowhere.csv: no such file or folder"),
@@ -128,7 +128,7 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
             "line 2: loss 3.332 of seed 0 is above ln(8)",
         ),
         (("tied.csv", "untied.csv", "--out", "tied.csv/x"), "tied.csv/x"),
-        (("", "untied.csv"), "expected two arms"),
+        (("", "untied.csv"), "no such file"),
     ],
 )
 def test_other_arguments_are_refused_in_one_line(arms, capsys, words, expected):
