@@ -110,7 +110,10 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
     [
         ((), "expected A and B"),
         (("tied.csv",), "expected two arms, A and B, or one run of jaxtie"),
-        (("tied.csv", "untied.csv", "x.csv"), "3 arms: expected A and B; quote a pattern"),
+        (
+            ("tied.csv", "untied.csv", "x.csv"),
+            "3 arms: expected A and B, or one run of jaxtie; quote a pattern",
+        ),
         (("nowhere.csv", "untied.csv"), "nowhere.csv: no such file or folder"),
         (("x*.csv", "untied.csv"), "x*.csv: no such file or folder, and no file matches it"),
         (("tied.csv", "tied.csv"), "tied.csv: is given as both arms; give two sets of runs"),
