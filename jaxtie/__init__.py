@@ -20,7 +20,7 @@ from jaxtie.config import (
 
 if TYPE_CHECKING:
     from jaxtie import nnx
-    from jaxtie.advise.command import advise
+    from jaxtie.advise.answer import advise
     from jaxtie.compare.answer import compare
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
@@ -46,7 +46,7 @@ _LAZY = {
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
-    "advise": "jaxtie.advise.command",
+    "advise": "jaxtie.advise.answer",
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
     "compare": "jaxtie.compare.answer",

@@ -22,7 +22,7 @@ Should a language model share one embedding table between its input and its outp
 
   run      train tied and untied models, many seeds at once, and compare them
   compare  compare two sets of training runs that you have, by their losses
-  advise   predict loss(tied) - loss(untied) of your model, by small ones trained on your text
+  advise   say what tying saves at a size, what others measured there, and how to test it
   audit    check whether a checkpoint is tied and whether its flags agree, and repair it
   report   draw the figures and the report of a run again
 

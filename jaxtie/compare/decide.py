@@ -47,7 +47,7 @@ def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
     Printed losses are wrong by their last digit: independently if seeds differ by more than a
     digit, else all seeds of an arm alike. `tests/compare/test_decide.py` has the coverage.
     """
-    from scipy.stats import norm, t  # heavy
+    from scipy.special import ndtri, stdtrit  # heavy
 
     x, y, pairs, each_digit = ends
     counts = x.shape[-1], y.shape[-1]
@@ -69,8 +69,8 @@ def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
         for digit, own, _ in digits
         if digit
     )
-    z = norm.ppf(1 - ERROR / 2)
-    half = np.maximum(t.ppf(1 - ERROR / 2, degrees) * np.sqrt(variance), z * np.sqrt(single))
+    z = ndtri(1 - ERROR / 2)
+    half = np.maximum(stdtrit(degrees, 1 - ERROR / 2) * np.sqrt(variance), z * np.sqrt(single))
     return gap, np.hypot(half, z * np.sqrt(common))
 
 
@@ -144,8 +144,9 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
     """
     rng, (x, y, pairs, digits) = np.random.default_rng(0), ends
     few = DEGREES if min(len(x), len(y)) < ENOUGH else 0
-    df = len(x) + len(y) - 2
-    squares = ((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()
+    mean_x, mean_y = (own.mean() if len(own) else 0.0 for own in (x, y))
+    df = max(len(x) + len(y) - 2, 0)
+    squares = ((x - mean_x) ** 2).sum() + ((y - mean_y) ** 2).sum()
     of_loss = (squares + few * deviation**2) / (df + few)
     of_gap = 2 * of_loss
     if pairs:
@@ -155,8 +156,8 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
     # The deviation is as uncertain as the share of the losses in it makes it.
     certain = (df + few) ** 2 / max(df, 1e-3)
     scale = np.sqrt(certain / rng.chisquare(certain, (DRAWS, 1)))
-    level = rng.normal(size=(DRAWS, 1)) * math.sqrt(of_loss * (1 / len(x) + 1 / len(y))) / 2
-    level = level + (x.mean() + y.mean()) / 2
+    known = 1 / len(x) + 1 / len(y) if len(x) and len(y) else 0.0
+    level = rng.normal(size=(DRAWS, 1)) * math.sqrt(of_loss * known) / 2 + (mean_x + mean_y) / 2
     spread = math.sqrt(of_gap) / 2, math.sqrt(max(of_loss - of_gap / 4, 0))
     old = [np.broadcast_to(own, (DRAWS, len(own))) for own in (x, y)]
 
@@ -188,7 +189,7 @@ def stuck(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     least `LEAST_JUMP` above the mean of the others, and further than normal ones are, by Student's
     t with the deviation within the parts of both arms.
     """
-    from scipy.stats import t  # heavy
+    from scipy.special import stdtrit  # heavy
 
     cuts = [int(np.argmax(np.diff(np.sort(own)))) + 1 if len(own) > 1 else 1 for own in (a, b)]
     parts = [np.split(np.sort(own), [cut]) for own, cut in zip((a, b), cuts)]
@@ -198,7 +199,7 @@ def stuck(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = []
     for own, (below, above) in zip((a, b), parts):
         error = max(deviation, 1e-6) * math.sqrt(1 + 1 / len(below))
-        limit = error * t.ppf(1 - STUCK_LEVEL / len(own), df) if df else math.inf
+        limit = error * stdtrit(df, 1 - STUCK_LEVEL / len(own)) if df else math.inf
         is_stuck = len(above) > 0 and above[0] > below.mean() + max(limit, LEAST_JUMP)
         found.append(own >= above[0] if is_stuck else np.zeros(len(own), bool))
     return found[0], found[1]

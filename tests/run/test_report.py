@@ -238,7 +238,7 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
         ),
         (
             lambda folder: write_as(folder, answer="Yes."),
-            "it/results.nc: jaxtie advise wrote it; see summary.md",
+            "it/results.nc: is of token_pairs.py; see summary.md",
         ),
         (
             lambda folder: folder.mkdir() or (folder / "results.nc").write_bytes(b"CDF"),

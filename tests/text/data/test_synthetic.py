@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from equivalence import estimators
 from ground_truth import estimate_both, exact, occurrences, predictions, predictions_around
 from scipy import stats
 from scipy.spatial.distance import pdist
 
-from jaxtie.advise import estimators
 from jaxtie.text.data import synthetic
 
 LN9 = math.log(9)

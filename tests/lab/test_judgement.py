@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from equivalence import inference, judgement
 from ground_truth import noisy_sums
 
-from jaxtie.advise import inference, judgement
 from jaxtie.text.data import synthetic
 
 PLACES, DISTANCES, EACH = 12, 2, 32
