@@ -1,11 +1,13 @@
 """Advice on tying at a size: what it saves, what others measured and do, how to test it. No jax."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from jaxtie.advise import known
 from jaxtie.advise.known import percent, short
@@ -91,54 +93,46 @@ def advise(
     parameters = target.budget(tied=True).parameters, target.budget(tied=False).parameters
     share = (parameters[1] - parameters[0]) / parameters[0]
     near = known.nearest(parameters[1], target.vocabulary, tokens, SHOWN)
-    habit = known.habit(share)
+    default = "tie" if share >= known.OFTEN else "do not tie"
     numbers: dict[str, Any] = dict(zip(("parameters_tied", "parameters_untied"), parameters))
-    numbers |= {"share": share, "habit": habit._asdict()}
+    numbers |= {"share": share, "comparisons": json.loads(near.to_json(orient="records"))}
     sections = (
-        _default(target, parameters, share, habit, near, margin),
+        _default(default, target, parameters, near["gap_nats"].dropna(), margin),
         _savings(target, parameters, numbers),
         ["Others measured, nearest first (nat per token; nothing is extrapolated):"]
-        + [f"  {own.line}" for own in near],
+        + [f"  {known.line(own)}" for own in near.itertuples()],
         _test(target, margin, numbers),
         _between(target),
     )
-    numbers["comparisons"] = [
-        {name: None if value != value else value for name, value in own._asdict().items()}
-        for own in near
-    ]
     lines = [line for section in sections for line in (*section, "")][:-1]
-    return Advice("tie" if habit.ties else "do not tie", lines, numbers)
+    return Advice(default, lines, numbers)
 
 
 def _default(
-    target: Target,
-    parameters: tuple[int, int],
-    share: float,
-    habit: known.Habit,
-    near: list[known.Comparison],
-    margin: float,
+    default: str, target: Target, parameters: tuple[int, int], gaps: pd.Series, margin: float
 ) -> list[str]:
-    word, said = "tie" if habit.ties else "do not tie", ""
+    table, said = short(parameters[1] - parameters[0]), ""
+    share = (parameters[1] - parameters[0]) / parameters[0]
     if target.flag is not None:
         said = f" (config.json says {'tied' if target.flag else 'untied'})"
-    table = short(parameters[1] - parameters[0])
     wrong = f"memory for {table} parameters counts more than loss, or a test shows no gap"
-    if habit.ties:
+    if default == "tie":
         wrong = f"loss counts more than {table} parameters, and a test shows a gap"
-    gaps = sorted(own.gap for own in near if own.gap == own.gap)
-    shown = ", ".join(f"{gap:+.3f}" for gap in gaps) or "not in nats"
-    models = known.alike(parameters[0])
-    named = {own.family: f"{own.name} {'tied' if own.tied else 'untied'}" for own in models[::-1]}
-    first = ", ".join([*named.values()][::-1][:NAMED])
+    shown = ", ".join(f"{gap:+.3f}" for gap in sorted(gaps)) or "not in nats"
+    right, count, ties, models, band = known.habit(share)
+    near = known.alike(parameters[0])
+    named = [
+        f"{own.model} {'tied' if own.tied else 'untied'}"
+        for own in near.drop_duplicates("family").head(NAMED).itertuples()
+    ]
     return [
-        f"Default: {word}{said}. Rule: tie where one table is {percent(known.OFTEN)} or more of the"
-        f" tied model; here it is {percent(share)}. A habit, not a measurement: {habit.right} of"
-        f" {habit.all} models since {known.SINCE} follow it; with {habit.band}, {habit.tied} of"
-        f" {habit.count} tie.",
+        f"Default: {default}{said}. Rule: tie where one table is {percent(known.OFTEN)} or more of"
+        f" the tied model; here it is {percent(share)}. A habit, not a measurement: {right} of"
+        f" {count} models since {known.SINCE} follow it; with {band}, {ties} of {models} tie.",
         f"It is wrong if {wrong} above {margin:g} nat. The nearest measured gaps (tied − untied;"
         f" above 0: tying costs) are {shown}; none is of your model.",
-        f"Of {len(models)} published models within twice this size {sum(m.tied for m in models)}"
-        f" tie: {first or 'none'}.",
+        f"Of {len(near)} published models within twice this size {near['tied'].sum()} tie:"
+        f" {', '.join(named) or 'none'}.",
     ]
 
 
@@ -173,7 +167,8 @@ def _savings(target: Target, parameters: tuple[int, int], numbers: dict[str, Any
 def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     none = np.empty(0)
     seeds, _ = decide.plan(decide.Ends(none, none, 0), margin, decide.DEVIATION)
-    first, last = (known.changes()[i] for i in (0, -1))
+    changes = known.comparisons()[known.comparisons()["source"] == known.CHANGES]
+    first, last = changes.sort_values("tokens").itertuples()
     flops = target.budget(tied=True).training_flops * (target.tokens or math.nan) * SHARE * 2
     many = f"{seeds} seeds" if seeds else f"over {decide.MOST_SEEDS:,} seeds"
     tokens, cost = "a tenth of your tokens", ""
@@ -193,8 +188,8 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
         f"  so many decide at a margin of {margin:g} nat with 80 % if the true gap is 0 and losses"
         f" deviate by {decide.DEVIATION:g} nat over seeds, as published ones do; jaxtie compare"
         " plans with your own",
-        f"  the gap is of that budget and can change: parameter-golf has {first.gap:.3f} at"
-        f" {first.tokens / 1e9:.1f}, {last.gap:.4f} at {last.tokens / 1e9:.1f} billion tokens",
+        f"  the gap is of that budget and can change: parameter-golf has {first.gap_nats:.3f} at"
+        f" {first.tokens / 1e9:.1f}, {last.gap_nats:.4f} at {last.tokens / 1e9:.1f} billion tokens",
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxtie.config import UserError, check, check_path, real
+from jaxtie.config import UserError, check, check_path
 
 # Patterns of the names of columns, see `_normal`.
 AXES = {
@@ -50,7 +50,7 @@ class Logs:
     Attributes:
       name: as given; `short`: as shown.
       rows: one per loss, as written: seed, step, tokens, epoch (NaN if not given), loss (NaN if
-        it was not finite, or blank at a seed's end), text (as printed), file, line.
+        it was not finite), text (as printed), file, line.
       column: name of the loss; `source`: "validation", "training" or ""; `unit`: "nat" or "bit per
         byte".
       notes: sentences on what was converted.
@@ -116,6 +116,8 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
     rows["seed"] = rows["seed"].map(_labels(rows["seed"].unique().tolist()))
     _, name, source, unit, _ = parts[0]
     notes = _check_repeats(rows, label)
+    if len(named := dict.fromkeys(each[1] for each in parts)) > 1:
+        notes.append(f"{label} has {' and '.join(named)}: check that they are alike.")
     if unit == "perplexity":
         rows["loss"], unit, name = np.log(rows["loss"]), "nat", f"ln of perplexity, {name}"
         notes.append(f"The perplexity of {label} was converted to nats by ln.")
@@ -243,10 +245,6 @@ def _read_losses(
     seeds = [name for name, own in names.items() if re.fullmatch(SEEDS, own)]
     seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
     others = [name for name in names if name not in (*axes.values(), *seeds)]
-    steps = [name for name in others if name.isdigit()]
-    if seed and steps and not axes["step"]:  # a row for each seed, a column for each step
-        table = table.melt([seed], steps, "step", "loss", ignore_index=False)
-        axes["step"], others = "step", ["loss"]
     runs, metrics = ({name: _split(name)[i] for name in others} for i in (0, 1))
     metric, source, unit = _choose(set(metrics.values()), wanted, path)
     columns = [name for name in others if metrics[name] == metric]
@@ -257,9 +255,6 @@ def _read_losses(
     check(not grouped, f"{path}: has a mean over runs; export the runs ungrouped")
     many = len(columns) > len({runs[name] for name in columns}) or (seed and len(columns) > 1)
     check(not many, f"{path}: has several columns {metric} of a run; keep one")
-    sparse = [name for name in others if name not in columns and (table[name] == "").any()]
-    is_joined = any(" - " in name for name in columns)  # blank where another run was logged
-    may_end = (table[sparse] == "").all(axis=1) & (not is_joined)
     for axis, name in axes.items():
         table[axis] = _numbers(table[name], path, comma) if name else np.nan
     parts = []
@@ -275,13 +270,9 @@ def _read_losses(
                 len(own) <= MOST_BARE and not falling,
                 f"{path}: has {len(own)} losses without step and seed; add a column step, or seed",
             )
-        blank = table[name].str.lower().isin(BLANK)
-        tail = blank[::-1].astype(int).groupby(own["seed"][::-1].to_numpy()).cummin()[::-1] > 0
-        inside = (blank & ~tail).groupby(own["seed"].to_numpy()).transform("any")
-        is_end = (
-            tail & ~inside & may_end & (~blank).groupby(own["seed"].to_numpy()).transform("any")
-        )
-        own = own[(~blank | is_end) & (own["seed"] != "")]
+        is_blank = table[name].str.lower().isin(BLANK)  # another loss was logged, or none
+        has_any = (~is_blank).groupby(own["seed"].to_numpy()).transform("any")
+        own = own[(~is_blank | ~has_any) & (own["seed"] != "")]
         parts.append(own.rename_axis("line").reset_index().assign(file=str(path)))
     rows = pd.concat(parts)
     steps = rows["step"][rows["seed"] == rows["seed"].iloc[0]] if len(rows) else rows["step"]
@@ -339,23 +330,13 @@ def _read_json(text: str, path: Path) -> pd.DataFrame:
             found = [json.loads(own, **rule) for own in text.splitlines() if own.strip()]
         if isinstance(found, dict):
             found = found.get("log_history", found)
-        if isinstance(found, dict) and all(isinstance(own, list) for own in found.values()):
-            found = [dict(zip(found, own)) for own in zip(*found.values(), strict=True)]
         rows = [found] if isinstance(found, dict) else found
         table = pd.json_normalize(rows, sep="/")
         check(len(table.columns) > 0, f"{path}: has no losses; {WANTED}")
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-        AttributeError,
-        LookupError,
-        NotImplementedError,
-    ):
+    except (ValueError, TypeError, RecursionError, AttributeError, NotImplementedError):
         raise UserError(f"{path}: expected a table, JSON lines or trainer_state.json") from None
-    given = [[row.get(name, "") for name in table] for row in table.to_dict("records")]
-    cells = [["" if own != own else "nan" if own is None else str(own) for own in r] for r in given]
-    return pd.DataFrame(cells, range(1, len(cells) + 1), [*map(str, table)], dtype=str)
+    table = table.set_axis(range(1, len(table) + 1)).rename(columns=str)
+    return table.map(lambda own: "" if own != own else "nan" if own is None else str(own))
 
 
 def _select(
@@ -414,32 +395,26 @@ def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str,
     rank = {own: (order.index(kind[0]), UNITS.index(kind[1])) for own, kind in kinds.items()}
     best = sorted(own for own in rank if rank[own] == min(rank.values()))
     check(len(best) == 1, f"{path}: has {', '.join(best)}; choose one by --column")
-    hint = _kind(path.stem) if _normal(best[0]) == "value" else None  # as TensorBoard exports
-    return best[0], *(hint or kinds[best[0]])
+    return best[0], *kinds[best[0]]
 
 
-# ----- Cells.
-
-
-def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> list[float]:
+def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> pd.Series:
     """Return the numbers in cells, NaN of those that are blank or not finite."""
-    values = []
-    for line, cell in cells.items():
-        text, where = cell.lower(), f"{path}, line {line}, {cells.name}: {cell[:40]!r}"
-        if comma and re.fullmatch(r"[+-]?\d+,\d+(e[+-]?\d+)?", text):
-            text = text.replace(",", ".")
-        elif re.fullmatch(r"\d{1,3}(,\d{3})+", text):
-            text = text.replace(",", "")
-        if text in BLANK or re.fullmatch(r"[+-]?(nan|inf|infinity)", text):
-            values.append(math.nan)
-            continue
-        try:
-            values.append(real(text))
-        except ValueError:
-            raise UserError(f"{where} is no number; correct it or drop the row") from None
-        wrong = f"{where} is impossible, expected at least {least:g}; correct it, or use --column"
-        check(values[-1] >= least, wrong)
-    return values
+    text = cells.str.lower()
+    if comma:
+        text = text.str.replace(r"^([+-]?\d+),(\d+(e[+-]?\d+)?)$", r"\1.\2", regex=True)
+    thousands = text.str.fullmatch(r"\d{1,3}(,\d{3})+")
+    values = pd.to_numeric(text.mask(thousands, text.str.replace(",", "")), errors="coerce")
+    is_named = text.isin(BLANK) | text.str.fullmatch(r"[+-]?(nan|inf|infinity)")
+    impossible = f"is impossible, expected at least {least:g}; correct it, or use --column"
+    for wrong, why in (
+        (~np.isfinite(values) & ~is_named, "is no number; correct it or drop the row"),
+        ((values < least) & ~is_named, impossible),
+    ):
+        line = wrong.idxmax()
+        shown = f"{path}, line {line}, {cells.name}: {cells[line][:40]!r} {why}"
+        check(not wrong.any(), shown)
+    return values.where(np.isfinite(values))
 
 
 def _decimals(text: str) -> int:

@@ -125,14 +125,6 @@ READ = {
         PLAIN,
         AT,
     ),
-    "a row for each seed, a column for each step": (
-        {
-            f"{arm}.csv": table("seed,500,1000", *(f"{s},4.0,{x}" for s, x in enumerate(losses)))
-            for arm, losses in (("tied", TIED), ("untied", UNTIED))
-        },
-        PLAIN,
-        AT,
-    ),
     "W&B": (both(wandb), PLAIN, AT),
     "W&B, / in the name": (both(wandb, metric="eval/loss"), PLAIN, AT),
     "W&B, random names": (both(wandb, names="{}-golden-{}-sun".format("{}", "x")), PLAIN, AT),
@@ -164,14 +156,6 @@ READ = {
         PATTERNS,
         AT,
     ),
-    "TensorBoard, perplexity by the name of the file": (
-        each(
-            lambda x: f"Wall time,Step,Value\n1.5,1000,{math.exp(float(x)):.5f}\n",
-            "{}{}-val_perplexity.csv",
-        ),
-        PATTERNS,
-        AT | {"unit": "nat", "said": "converted to nats"},
-    ),
     "trainer_state.json": (
         {n: t for n, t in each(state, "{}/seed{}/trainer_state.json").items()},
         ("tied", "untied"),
@@ -200,14 +184,6 @@ READ = {
         {n: json.dumps([json.loads(x) for x in t.splitlines()]) for n, t in both(lines).items()},
         PLAIN,
         AT,
-    ),
-    "JSON by columns": (
-        {
-            n: json.dumps({"seed": [0, 1, 2], "loss": [float(x) for x in own], "step": [5, 5, 5]})
-            for n, own in (("tied.json", TIED), ("untied.json", UNTIED))
-        },
-        ("tied.json", "untied.json"),
-        GAP | {"at": 5},
     ),
     "final losses by seed": (
         {
@@ -375,7 +351,32 @@ READ = {
     "a blank end": (
         {"tied.csv": long(TIED).replace("3.345", ""), "untied.csv": long(UNTIED)},
         PLAIN,
-        {"seeds": (2, 3), "at": 1000, "said": "no loss at the end (2)"},
+        {"seeds": (3, 3), "at": 500, "said": "compared at 500"},
+    ),
+    "final losses, one blank": (
+        {
+            "tied.csv": "seed,loss\n0,3.32\n1,3.331\n2,\n",
+            "untied.csv": "seed,loss\n0,3.3\n1,3.311\n",
+        },
+        PLAIN,
+        {"seeds": (2, 2), "said": "1 of 3 seeds of tied diverged or have no loss at the end (2)"},
+    ),
+    "a run without the loss": (
+        {
+            "tied.csv": table('"Step","s0 - loss","s1 - loss"', "10,3.32,", "20,3.31,"),
+            "untied.csv": table('"Step","s0 - loss","s1 - loss"', "10,3.30,3.31", "20,3.2,3.29"),
+        },
+        PLAIN,
+        {"seeds": (1, 2), "at": 20, "said": "1 of 2 seeds of tied diverged or have no loss"},
+    ),
+    "columns of two names in an arm": (
+        {
+            "tied0.csv": "seed,step,val_loss\n0,9,3.32\n",
+            "tied1.csv": "seed,step,eval_loss\n1,9,3.33\n",
+            "untied.csv": "seed,step,val_loss\n0,9,3.3\n1,9,3.31\n",
+        },
+        ("tied*.csv", "untied.csv"),
+        {"gap": 0.02, "said": "tied*.csv has val_loss and eval_loss: check that they are alike"},
     ),
     "NaN in JSON lines": (
         {"tied.csv": lines((*TIED[:2], "nan")), "untied.csv": lines(UNTIED)},
@@ -424,6 +425,7 @@ REFUSED = {
         r"line 3, val_loss: 'about 3' is no number; correct",
     ),
     "boolean": ("seed,step,val_loss\n0,9,True\n", r"line 2, val_loss: 'True' is no number"),
+    "too large to be read": ("seed,step,val_loss\n0,9,1e999\n", r"line 2, val_loss: '1e999' is no"),
     "boolean in JSON": ('{"step": 9, "loss": true}', r"line 1, loss: 'True' is no number"),
     "negative": (
         "seed,step,val_loss\n0,9,3.1\n1,9,-3.2\n",
