@@ -90,8 +90,8 @@ def alike(parameters: float, factor: float = 2.0) -> pd.DataFrame:
 def habit(share: float) -> tuple[int, int, int, int, str]:
     """Return what models since `SINCE` do at a share of one table in the tied model.
 
-    The rule, tie from `OFTEN` on, is the whole percentage that most of them follow, but for that of
-    4 %, which one more follows.
+    The rule is to tie from `OFTEN` on. Of 73 models 57 to 61 follow it from any share between 3 %
+    and 9 % on.
 
     Returns:
       How many follow the rule, of how many; how many in the band of the share tie, of how many; its

@@ -95,7 +95,7 @@ def read_target(
     hint = ", or --config FILE, a model's config.json" if config is None else f": {config} has none"
     check(not missing, f"expected {' and '.join(missing)}{hint}")
     for name, size in sizes.items():
-        is_size = type(size) in (int, bool) and 0 <= size - (name != "gated") < 2**31
+        is_size = name == "gated" or (type(size) is int and 0 < size < 2**31)
         check(is_size, f"{name} = {size!r}: expected a positive integer")
     is_count = tokens is None or (is_number(tokens) and 1 <= tokens <= 1e18)
     check(is_count, f"tokens = {tokens!r}: expected a number of tokens, such as 2e9")

@@ -88,7 +88,12 @@ def _weighted(
         ratio = (x[..., :pairs] - y[..., :pairs]).var(-1, ddof=1) / (2 * pooled)
         ratio = ((pairs - 1) * ratio + MADE_UP_PAIRS * (1 - CORRELATION)) / known
         correlation = 1 - np.clip(ratio, 0.02, 1.5)
-        a, b = _weights(pairs, only_a, only_b, correlation)
+        # The weights of the pairs in the mean of each arm that minimise the gap's variance.
+        alone_a, alone_b, p = (1 / max(count, 1e-9) for count in (only_a, only_b, pairs))
+        first, second, cross = p + alone_a, p + alone_b, correlation * p
+        scale = first * second - cross**2
+        a = (alone_a * second + cross * alone_b) / scale
+        b = (alone_b * first + cross * alone_a) / scale
         both = correlation * np.sqrt(likely_a * likely_b)
         differences = a[..., None] * x[..., :pairs] - b[..., None] * y[..., :pairs]
         of_pairs = (differences.var(-1, ddof=1) + 1e-20) / pairs
@@ -112,16 +117,6 @@ def _weighted(
         + 2 * own_a * own_b * both**2 * shared / df_a / df_b
     )
     return gap, variance, (of_both + own_a * likely_a + own_b * likely_b) ** 2 / half
-
-
-def _weights(
-    pairs: int, only_a: int, only_b: int, correlation: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of the pairs in the mean of each arm that minimise the gap's variance."""
-    a, b, p = (1 / max(count, 1e-9) for count in (only_a, only_b, pairs))
-    first, second, cross = p + a, p + b, correlation * p
-    scale = first * second - cross**2
-    return (a * second + cross * b) / scale, (b * first + cross * a) / scale
 
 
 def decide(low: float, high: float, margin: float) -> str:

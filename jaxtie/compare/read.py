@@ -26,6 +26,7 @@ AXES = {
 }
 SEEDS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
 ARMS = r"arm|variant|group|tied|tying"
+SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # of rows; those of validation are kept
 WHERE = {
     "validation": r"(^|_)(val|valid|validation|eval|evaluation|test|dev|heldout)(_|loss|$)",
     "training": r"(^|_)(train|training)(_|loss|$)",
@@ -113,7 +114,8 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
         raise UserError(f"{label}: has {' and '.join(kinds.values())}; choose one by --column")
     rows = pd.concat([own[0] for own in parts], ignore_index=True)
     check(len(rows) > 0, f"{label}: has no losses; {WANTED}")
-    rows["seed"] = rows["seed"].map(_labels(rows["seed"].unique().tolist()))
+    labels = _labels(rows["seed"].unique().tolist())
+    rows["run"], rows["seed"] = rows["seed"], rows["seed"].map(labels)
     _, name, source, unit, _ = parts[0]
     notes = _check_repeats(rows, label)
     if len(named := dict.fromkeys(each[1] for each in parts)) > 1:
@@ -216,6 +218,12 @@ def _labels(names: list[str]) -> dict[str, str]:
 def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
     """Return a note on repeated steps; raise UserError if several seeds look like one."""
     axis = next((axis for axis in AXES if rows[axis].notna().all()), "")
+    runs = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True)
+    for seed, own in rows.groupby("seed") if axis else ():
+        spans = own.groupby(runs)[axis].agg(["min", "max"]).sort_values("min")
+        is_resumed = (spans.diff().dropna() > 0).all(axis=None)  # else one run is within another
+        names = " and ".join(map(str, spans.index[:2]))
+        check(is_resumed, f"{label}: {names} both look like seed {seed}; give runs of one arm")
     found = rows.groupby(["seed", axis] if axis else ["seed"])["loss"]
     counts = found.nunique(dropna=False) if axis else found.size()
     every = counts.groupby(level=0).min()
@@ -238,10 +246,10 @@ def _read_losses(
     table, comma = _read_table(path)
     table, selected = _select(table, selected, path)
     names = {name: _normal(name) for name in table.columns}
-    axes = {
-        axis: next((name for name, own in names.items() if re.fullmatch(pattern, own)), "")
-        for axis, pattern in AXES.items()
-    }
+    axes = {}
+    for axis, pattern in AXES.items():
+        found = [name for name, own in names.items() if re.fullmatch(pattern, own)]
+        axes[axis] = min(found, key=lambda name: "global" not in names[name], default="")
     seeds = [name for name, own in names.items() if re.fullmatch(SEEDS, own)]
     seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
     others = [name for name in names if name not in (*axes.values(), *seeds)]
@@ -348,10 +356,17 @@ def _select(
             if selected is not None:
                 found = [fnmatch.fnmatch(value, selected) for value in table[name]]
                 if any(found):
-                    return table[found], None
+                    table, selected = table[found], None
+                    break
             elif len(kinds := sorted(set(table[name]) - {""})) > 1:
                 shown = f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds[0]}"
                 raise UserError(f"{path}: {shown}")
+    for name in (name for name in table if re.fullmatch(SPLITS, _normal(name))):
+        if len(kinds := sorted(set(table[name]) - {""})) > 1:
+            kept = [own for own in kinds if re.search(WHERE["validation"], _normal(own))]
+            shown = f"{path}: {name} has {', '.join(kinds[:6])}; keep the rows of one"
+            check(len(kept) == 1, shown)
+            table = table[table[name] == kept[0]]
     return table, selected
 
 

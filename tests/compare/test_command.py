@@ -209,6 +209,20 @@ def test_steps_of_other_batch_sizes_are_refused(tmp_path):
         jaxtie.compare(a, b)
 
 
+def test_two_runs_of_one_seed_are_not_merged(tmp_path):
+    """They are logged at other steps, so that only some steps have two losses."""
+    for rate, every in (("1e-3", 100), ("3e-3", 250)):
+        rows = "".join(
+            f"{t},{3 + 1 / (t + 1) + len(rate) * every / 1e5}\n" for t in range(0, 1001, every)
+        )
+        write(tmp_path / f"tied-lr{rate}-seed0.csv", "step,loss\n" + rows)
+    b = write(tmp_path / "untied-seed0.csv", "step,loss\n0,4\n1000,3\n")
+    with pytest.raises(
+        UserError, match=r"lr1e-3-seed0.* and .*lr3e-3-seed0.* both look like seed 0"
+    ):
+        jaxtie.compare(str(tmp_path / "tied*"), b)
+
+
 def test_stuck_seeds_are_named_with_the_gap_with_and_without_them(tmp_path):
     rng = np.random.default_rng(0)
     losses = rng.normal(3.3, 0.001, (2, 8))

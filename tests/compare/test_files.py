@@ -324,6 +324,37 @@ READ = {
         ("tied", "untied"),
         GAP,
     ),
+    "rows of two splits": (
+        {
+            f"{a}.csv": table(
+                "seed,step,split,loss",
+                *(f"{s},9,val,{x}\n{s},9,train,2.0\n{s},7,train,2.1" for s, x in enumerate(own)),
+            )
+            for a, own in (("tied", TIED), ("untied", UNTIED))
+        },
+        PLAIN,
+        GAP | {"at": 9},
+    ),
+    "a run in two files": (
+        {
+            "tied-seed0-a.csv": "step,loss\n0,9\n100,4\n",
+            "tied-seed0-b.csv": "step,loss\n50,5\n200,3.32\n",
+            "untied-seed0.csv": "step,loss\n0,9\n200,3.3\n",
+        },
+        PATTERNS,
+        {"gap": 0.02, "at": 200, "seeds": (1, 1)},
+    ),
+    "the step of the logger and that of the training": (
+        {
+            f"{a}.csv": table(
+                "Step,seed,trainer/global_step,loss",
+                *(f"{s + k},{s},500,{x}" for s, x in enumerate(own)),
+            )
+            for k, (a, own) in enumerate((("tied", TIED), ("untied", UNTIED)))
+        },
+        PLAIN,
+        GAP | {"at": 500},
+    ),
     "an arm column": (
         {
             "all.csv": table(
@@ -416,6 +447,10 @@ REFUSED = {
     "no header": ("0,10,3.1\n1,10,3.2\n", r"has no header; expected columns"),
     "binary": (b"\x89PNG\x00\x01\xff", r"or no text"),
     "no loss": ("step,lr\n1,2\n", r"no loss among its columns \(lr\).*or --column"),
+    "rows of two splits, none of validation": (
+        "seed,step,split,loss\n0,9,a,3\n0,9,b,3\n",
+        r"split has a, b; keep the rows of one",
+    ),
     "several losses": (
         "seed,step,wiki_loss,c4_loss\n0,9,3,3\n",
         r"c4_loss, wiki_loss; choose one by --column",
