@@ -11,7 +11,7 @@ import pandas as pd
 
 from jaxtie.advise import known
 from jaxtie.advise.known import percent, short
-from jaxtie.advise.target import Target, read_target
+from jaxtie.advise.target import NEEDED, Target, read_target
 from jaxtie.compare import decide
 from jaxtie.config import check, is_number
 
@@ -92,7 +92,7 @@ def advise(
     target = read_target(path, width, layers, vocabulary, tokens)
     parameters = target.budget(tied=True).parameters, target.budget(tied=False).parameters
     share = (parameters[1] - parameters[0]) / parameters[0]
-    near = known.nearest(parameters[1], target.vocabulary, tokens, SHOWN)
+    near = known.nearest(parameters[1], target.sizes["vocabulary"], tokens, SHOWN)
     default = "tie" if share >= known.OFTEN else "do not tie"
     numbers: dict[str, Any] = dict(zip(("parameters_tied", "parameters_untied"), parameters))
     numbers |= {"share": share, "comparisons": json.loads(near.to_json(orient="records"))}
@@ -194,8 +194,8 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
 
 
 def _between(target: Target) -> list[str]:
-    table = target.vocabulary * target.width
-    more = max(1, round(table / target.layer_parameters))
+    width, _, vocabulary = (target.sizes[name] for name in NEEDED)
+    more = max(1, round(vocabulary * width / target.layer_parameters))
     flops = [target.budget(tied=True, more=count).forward_flops for count in (0, more)]
-    values = {"width": target.width, "more": more, "flops": percent(flops[1] / flops[0] - 1)}
+    values = {"width": width, "more": more, "flops": percent(flops[1] / flops[0] - 1)}
     return ["In between:", *(f"  {text.format(**values)}" for text in BETWEEN)]

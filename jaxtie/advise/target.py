@@ -39,16 +39,6 @@ class Target:
     flag: bool | None
 
     @property
-    def width(self) -> int:
-        """Of the residual stream."""
-        return self.sizes["width"]
-
-    @property
-    def vocabulary(self) -> int:
-        """Entries of a table."""
-        return self.sizes["vocabulary"]
-
-    @property
     def layer_parameters(self) -> int:
         """Parameters of one layer."""
         own = [self.budget(tied=True, more=count).parameters for count in (0, 1)]
@@ -57,10 +47,11 @@ class Target:
     @property
     def name(self) -> str:
         """The sizes in words."""
-        feedforward = self.sizes.get("feedforward")
+        width, layers, vocabulary = (self.sizes[name] for name in NEEDED)
+        feedforward = self.sizes.get("feedforward", "4 × width")
         return (
-            f"width {self.width:,}, {self.sizes['layers']} layers, vocabulary"
-            f" {self.vocabulary:,}, feed-forward {feedforward or '4 × width'}"
+            f"width {width:,}, {layers} layers, vocabulary {vocabulary:,}, feed-forward"
+            f" {feedforward}"
         )
 
     def budget(self, *, tied: bool, more: int = 0, **types: Any) -> Budget:

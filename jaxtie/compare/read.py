@@ -55,7 +55,6 @@ class Logs:
       column: name of the loss; `source`: "validation", "training" or ""; `unit`: "nat" or "bit per
         byte".
       notes: sentences on what was converted.
-      files: that were read.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Logs:
     source: str
     unit: str
     notes: tuple[str, ...]
-    files: tuple[Path, ...]
 
     @property
     def short(self) -> str:
@@ -123,8 +121,7 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
     if unit == "perplexity":
         rows["loss"], unit, name = np.log(rows["loss"]), "nat", f"ln of perplexity, {name}"
         notes.append(f"The perplexity of {label} was converted to nats by ln.")
-    files = tuple(path for *_, path in parts)
-    return Logs(label, rows, name, source, unit, tuple(notes), files)
+    return Logs(label, rows, name, source, unit, tuple(notes))
 
 
 def run_arms(folder: Path) -> tuple[str, str]:
@@ -158,7 +155,7 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
     rows = rows.astype({"step": float, "seed": str})
     rows = rows.assign(tokens=np.nan, epoch=np.nan, text="", file=str(folder), line=0)
     source = "validation" if "valid" in name else "training"
-    return Logs(f"{folder}:{chosen}", rows, name, source, "nat", (), (folder,))
+    return Logs(f"{folder}:{chosen}", rows, name, source, "nat", ())
 
 
 # ----- Files.
