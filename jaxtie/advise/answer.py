@@ -183,8 +183,8 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     numbers["test"] = {"margin": margin, "seeds": seeds, "flops": cheap}
     return [
         "Test it:",
-        f"  train {FIRST} seeds of each arm for {tokens}, then about {many}, each arm at its own"
-        f" best learning rate, and run: jaxtie compare tied/ untied/.{cost}",
+        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} in all, each arm at its"
+        f" own best learning rate, and run: jaxtie compare tied/ untied/.{cost}",
         f"  so many decide at a margin of {margin:g} nat with 80 % if the true gap is 0 and losses"
         f" deviate by {decide.DEVIATION:g} nat over seeds, as published ones do; jaxtie compare"
         " plans with your own",

@@ -20,7 +20,7 @@ NAMES = {
 }
 NEEDED = ("width", "layers", "vocabulary")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-GATED = {"silu", "swiglu", "gelu_pytorch_tanh"}  # activations between three matrices
+GATED = {"silu", "swiglu"}  # activations between three matrices; in Gemma others, too
 MOST_BYTES = 2**20
 
 
@@ -118,6 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
     if "heads" not in found:
         found = {name: found[name] for name in found if name not in ("kv_heads", "head_width")}
     activation = config.get("hidden_act") or config.get("hidden_activation")
-    found["gated"] = "feedforward" in found and activation in GATED
+    is_gated = str(activation) in GATED or str(config.get("model_type")).startswith("gemma")
+    found["gated"] = "feedforward" in found and is_gated
     flag = config.get("tie_word_embeddings")
     return found | ({"flag": flag} if type(flag) is bool else {})

@@ -157,6 +157,10 @@ def test_a_configuration_gives_the_sizes(tmp_path, capsys):
         ({"hidden_size": "wide"}, "width = 'wide': expected a positive integer"),
         ({"vocab_size": True}, "vocabulary = True: expected a positive integer"),
         ({"intermediate_size": -1}, "feedforward = -1: expected a positive integer"),
+        (
+            {"hidden_act": ["silu"], "num_hidden_layers": 0},
+            "layers = 0: expected a positive integer",
+        ),
         ({"num_experts": 64}, "num_experts: a mixture of experts is not counted; give --width"),
         ({"num_key_value_heads": 3}, "kv_heads = 3; expected a divisor of heads"),
     ],
