@@ -10,25 +10,37 @@ counted it: commit 23a757e has the code and the nine sources. They had 256 to 26
 text of 60,000 sentences of 32 tokens, and two models, trained for 2,000 steps.
 
 Below is the first of the two models that were trained on each source, and nothing of the test. It
-trains on one half of any text; `jaxtie advise --text PATH --pairs` trains both
-and compares what they say.
+trains on one half of any text; experiments/lab/token_pairs.py trains both and compares what they
+say.
 
     jaxtie run hypothesis_classes --text PATH
 
-Results: jaxtie/advise/README.md.
+Results: experiments/lab/equivalence/README.md.
 Time: a few minutes of one core.
 """
 
-import dataclasses
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
-from jaxtie.advise.models import declare_models
-from jaxtie.text.config import Corpus
-
-experiment = dataclasses.replace(
-    declare_models(Corpus(split_key="bytes", form="sentences"), "small", 2_000)[0],
+experiment = TextExperiment(
     name="hypothesis-classes",
     claim=(
         "What is planted in a source is told by what two models say, and little else is taken"
         " for it."
     ),
+    objective="causal",
+    corpus=Corpus(split_key="bytes", form="sentences"),
+    model=Transformer(layers=2, heads=4, width=64, feedforward=256),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.01, half_period=2_000),
+    arms=("untied",),
+    seeds=(0,),
+    steps=2_000,
+    record_every=100,
+    eval_every=500,
+    batch=16,
+    length=64,
+    words=8,
+    duplicates=False,
+    half="first",
+    planted=40,
 )

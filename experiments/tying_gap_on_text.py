@@ -1,6 +1,6 @@
 """Does the tying gap on text depend on width, vocabulary, tokens and depth, and how?
 
-A modern recipe (`jaxtie.Decoder`, see jaxtie/advise/pilots.py) at widths 32, 64 and 128,
+A modern recipe (`jaxtie.Decoder`, as below) at widths 32, 64 and 128,
 vocabularies of 2,048 and 8,192, a quarter of an epoch and one epoch of seventeen books (four epochs
 at vocabulary 2,048), 2 layers; 4 layers at widths 64 and 128; and one cell whose branches start
 near 0. Half-swap in the cells of one epoch and vocabulary 2,048: five. Planned for four cells, but
@@ -65,18 +65,32 @@ rate above two trained ones, of which the higher was the worse, was half trained
 Data: data/tying-gap-on-text.csv, a row per member. Time: four to six hours of two cores.
 """
 
-import dataclasses
+from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 
-from jaxtie import Corpus
-from jaxtie.advise.pilots import PARAGRAPHS, Pilot
-
-experiment = dataclasses.replace(
-    Pilot(width=64, layers=2, steps=6_200).experiment(
-        Corpus(vocab_size=2048, documents_to_split=PARAGRAPHS, form="sentences"),
-        ("tied", "untied"),
-        4e-3,
-        range(5),
-    ),
+experiment = TextExperiment(
     name="tying-gap-on-text",
     claim="The tying gap grows with the tokens seen per row of a table, and falls with the width.",
+    objective="causal",
+    corpus=Corpus(vocab_size=2048, documents_to_split=10**9, form="sentences"),  # by paragraph
+    model=Decoder(layers=2, heads=2, width=64),
+    init_std=0.02,
+    optimizer=Optimizer(
+        learning_rate=4e-3,
+        eta_min=0.0,
+        half_period=6_200,
+        warmup=620,
+        weight_decay=0.1,
+        b2=0.99,
+        eps=1e-8,
+    ),
+    arms=("tied", "untied"),
+    seeds=tuple(range(5)),
+    steps=6_200,
+    record_every=620,
+    eval_every=6_200,
+    eval_batches=1_000,
+    batch=4,  # in few large batches a small model learns little
+    length=64,
+    words=8,
+    duplicates=False,
 )

@@ -20,7 +20,8 @@ from jaxtie.config import (
 
 if TYPE_CHECKING:
     from jaxtie import nnx
-    from jaxtie.advise.command import advise
+    from jaxtie.advise.answer import advise
+    from jaxtie.compare.answer import compare
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
@@ -45,9 +46,10 @@ _LAZY = {
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
-    "advise": "jaxtie.advise.command",
+    "advise": "jaxtie.advise.answer",
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
+    "compare": "jaxtie.compare.answer",
     "cross_entropy": "jaxtie.tying.cross_entropy",
     **dict.fromkeys(("reset_rows", "resize"), "jaxtie.tying.resize"),
 }
@@ -72,6 +74,7 @@ __all__ = [
     "advise",
     "budget",
     "check",
+    "compare",
     "cross_entropy",
     "is_tied",
     "key_at",
@@ -101,10 +104,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keep `jaxtie.run` and `jaxtie.advise` functions when their packages are imported."""
+    """Keep `jaxtie.run`, `advise` and `compare` functions when their packages are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("run", "advise") or not isinstance(value, ModuleType):
+        if name not in ("run", "advise", "compare") or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

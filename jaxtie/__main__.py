@@ -11,6 +11,7 @@ from jaxtie.shutdown import leave
 
 COMMANDS = {
     "run": "jaxtie.run.command:main",
+    "compare": "jaxtie.compare.command:main_compare",
     "advise": "jaxtie.advise.command:main_advise",
     "audit": "jaxtie.audit.command:main_audit",
     "report": "jaxtie.run.report:main",
@@ -20,7 +21,8 @@ HELP = """usage: jaxtie COMMAND [OPTIONS]
 Should a language model share one embedding table between its input and its output?
 
   run      train tied and untied models, many seeds at once, and compare them
-  advise   predict loss(tied) - loss(untied) of your model, by small ones trained on your text
+  compare  compare two sets of training runs that you have, by their losses
+  advise   say what tying saves at a size, what others measured there, and how to test it
   audit    check whether a checkpoint is tied and whether its flags agree, and repair it
   report   draw the figures and the report of a run again
 

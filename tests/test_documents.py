@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jaxtie.__main__ import COMMANDS, HELP
-from jaxtie.advise.command import DESCRIPTION, AdviseOptions
+from jaxtie.advise.command import AdviseOptions
 from jaxtie.audit.command import AuditOptions
-from jaxtie.options import parse_command, parse_groups
+from jaxtie.compare.command import CompareOptions
+from jaxtie.options import parse_command
 from jaxtie.run.command import parse_run
 from jaxtie.run.experiment_files import find_experiment
 from jaxtie.run.report import ReportOptions
@@ -92,8 +93,9 @@ SOURCES = sorted(
 )
 PARSERS = {
     "run": parse_run,
-    "advise": lambda words: parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION),
+    "advise": lambda words: parse_command(AdviseOptions, "jaxtie.advise", words),
     "audit": lambda words: parse_command(AuditOptions, "jaxtie.audit", words),
+    "compare": lambda words: parse_command(CompareOptions, "jaxtie.compare", words),
     "report": lambda words: parse_command(ReportOptions, "jaxtie.report", words),
 }
 

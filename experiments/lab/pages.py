@@ -19,7 +19,7 @@ from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table, compare, judge
 from jaxtie.results.tables import Table, interval, last_step, swept
-from jaxtie.run.experiment_files import load_experiment_and_claims
+from jaxtie.run.experiment_files import PACKAGE, load_experiment_and_claims
 from jaxtie.text import gap_tables
 from jaxtie.text.tables import validation_table, word_pairs_table
 
@@ -31,6 +31,7 @@ NEVER_TARGETS = tuple(
     for name in ("", "-half", "-ndh", "-ydh", "-control", "-rows", "-half-rows", "-eps")
 )
 PRICES = "price-of-tying-grid-losses.csv"
+COMPARISONS = PACKAGE / "advise" / "published-comparisons.csv"
 RATIO = "parameters, untied ÷ tied"
 EQUAL = {
     "tied": "tied of equal width",
@@ -205,14 +206,10 @@ def _plateau_or_gap(data: Path) -> list[Table]:
 
 def _tying_gap_on_text(data: Path) -> list[Table]:
     members = pd.read_csv(data / "tying-gap-on-text.csv")
-    published = pd.read_csv(data / "published-comparisons.csv")
-    targets = pd.read_csv(data / "advice-on-text.csv").dropna(subset=["gap"])
-    left_out = gap_tables.left_out_table(members, published, targets)
-    advice = gap_tables.advice_tables(targets)
-    fit = gap_tables.fit_table(members, published)
+    fit = gap_tables.fit_table(members, pd.read_csv(COMPARISONS))
     makers = (gap_tables.claims_table, gap_tables.cells_table, gap_tables.arms_table)
     claims, cells, arms = (make(members) for make in makers)
-    return [claims, fit, cells, left_out, *advice, arms]
+    return [claims, fit, cells, arms]
 
 
 # Tables of losses that are committed as CSV.

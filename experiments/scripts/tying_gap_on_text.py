@@ -11,6 +11,7 @@ import argparse
 import itertools
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,13 +21,15 @@ import numpy as np
 import pandas as pd
 
 import jaxtie
-from jaxtie.advise.pilots import BATCH, LENGTH, PARAGRAPHS, RECORDS, Pilot
-from jaxtie.text.config import Corpus
+from jaxtie.run.experiment_files import load_experiment
+from jaxtie.text.config import TextExperiment
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.gap_model import CHOOSING, SIZE, chosen_rates
 from jaxtie.training.devices import describe_device, start_jax
 
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
+DECLARED = load_experiment(Path(__file__).parents[1] / "tying_gap_on_text.py")
+RECORDS = 10  # of a run; its steps are a multiple
 WIDTHS = (32, 64, 128)
 OTHERS = (
     "tied+half-swap",
@@ -114,25 +117,35 @@ class Trainer:
                 temporary.replace(names[seed])
         return pd.concat([pd.read_csv(path) for path in names.values()])
 
-    def pilot(self, cell: Cell, arm: str) -> tuple[Corpus, Pilot]:
-        """Return the text, and the model with its budget."""
-        corpus = Corpus(
-            self.text,
-            vocab_size=cell.vocabulary,
-            documents_to_split=PARAGRAPHS,
-            form="sentences",
-        )
-        report = prepare_text(corpus, say=lambda line: None).report
-        steps = RECORDS * max(1, round(cell.epochs * report.stream / (BATCH * LENGTH * RECORDS)))
+    def experiment(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> TextExperiment:
+        """Return the experiment that trains an arm of a cell."""
+        corpus = replace(DECLARED.corpus, paths=self.text, vocab_size=cell.vocabulary)
+        tokens = prepare_text(corpus, say=lambda line: None).report.stream
+        batch = DECLARED.batch * DECLARED.length
+        steps = RECORDS * max(1, round(cell.epochs * tokens / (batch * RECORDS)))
         own = matched(cell, arm)
-        heads = max(1, cell.width // 32)
-        return corpus, Pilot(own.width, own.layers, steps, cell.branch_scale, heads)
+        sizes = {"layers": own.layers, "width": own.width, "heads": max(1, cell.width // 32)}
+        return replace(
+            DECLARED,
+            corpus=corpus,
+            model=replace(DECLARED.model, **sizes, branch_scale=cell.branch_scale),
+            optimizer=replace(
+                DECLARED.optimizer,
+                learning_rate=rate_of(k),
+                half_period=steps,
+                warmup=max(1, steps // 10),
+            ),
+            arms=(arm.split()[-1],),  # of a wider or deeper arm: tied
+            seeds=tuple(seeds),
+            steps=steps,
+            record_every=steps // RECORDS,
+            eval_every=steps,
+        )
 
     def _train(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> Iterator[tuple[int, dict]]:
-        corpus, pilot = self.pilot(cell, arm)
+        experiment = self.experiment(cell, arm, k, seeds)
         folder = self.out / f"{name_of(cell)}_{file_name(arm)}_{k}_{min(seeds)}"
-        name = arm.split()[-1]  # of a wider or deeper arm: tied
-        results = jaxtie.run(pilot.experiment(corpus, (name,), rate_of(k), seeds), folder)
+        results = jaxtie.run(experiment, folder)
         for seed in seeds:
             own = results.sel(seed=seed).isel(eval_step=-1, arm=0)
             yield (
@@ -142,8 +155,8 @@ class Trainer:
                     "arm": arm,
                     "learning_rate": rate_of(k),
                     "seed": seed,
-                    "steps": pilot.steps,
-                    "tokens": pilot.tokens,
+                    "steps": experiment.steps,
+                    "tokens": experiment.steps * DECLARED.batch * DECLARED.length,
                     "parameters": int(own["parameters"]),
                     "bigram": round(float(results["bigram_loss"]), 5),
                     "loss_even": round(float(own["valid_loss_even"]), 5),

@@ -138,7 +138,7 @@ def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
 def pair_divergences(process: Process) -> xr.Dataset:
     """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
 
-    These are the quantities that `jaxtie.advise` estimates from two trained models. Symbols that
+    `experiments/lab/token_pairs.py` estimates them from two trained models. Symbols that
     never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
     m and C² are NaN.
     """

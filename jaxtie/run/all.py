@@ -16,7 +16,6 @@ from jaxtie.run.page import (
     SKIPPED,
     Section,
     check_page,
-    sections_left,
     status_table,
     write_page,
 )
@@ -53,7 +52,7 @@ def run_all(
 
     def save() -> None:
         if not dry_run:
-            write_page(page, session.command, [*sections, *sections_left(out)])
+            write_page(page, session.command, sections)
 
     # Report every error in a file, and that the page cannot be written, before hours have passed.
     declared = _declare(paths, sections, declare)

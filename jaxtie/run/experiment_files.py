@@ -19,12 +19,6 @@ def experiment_folder() -> Path:
     return own if any(own.glob("*.py")) else next(filter(Path.is_dir, INSTALLED), own)
 
 
-def installed_data(name: str) -> Path:
-    """Return a file of committed results that comes with jaxtie."""
-    folder = next(filter(Path.is_dir, INSTALLED))
-    return folder / "data" / name
-
-
 def find_experiment(name: str) -> Path:
     """Return the file of an experiment: a path, or the name of one in `experiment_folder`."""
     path = Path(name)

@@ -118,7 +118,7 @@ def load(path: str | Path) -> xr.Dataset:
     """
     folder = RunFolder(Path(path))
     results = folder.load()
-    check("task" in results.attrs, f"{folder.results}: jaxtie advise wrote it; see summary.md")
+    check("task" in results.attrs, f"{folder.results}: is of token_pairs.py; see summary.md")
     return results
 
 

@@ -19,7 +19,6 @@ from jaxtie.config import UserError
 from jaxtie.results import analysis
 from jaxtie.results.conclusion import TOO_SHORT
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.page_section import SECTION, read_section
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
@@ -105,25 +104,6 @@ class Section:
             for name, picture in analysis.plots(results).items()
             if picture.main and (path := folder.figures / f"{name}.png").exists()
         ]
-
-
-def sections_left(out: Path) -> list[Section]:
-    """Return a section for each folder in which `jaxtie.advise` left one."""
-    sections = []
-    for path in sorted(out.glob(f"*/{SECTION}")):
-        section = Section(str(path.parent), path.parent.name, status="done")
-        try:
-            left = read_section(path.parent)
-            section.lines, section.tables = left.sentences, left.tables
-            section.facts = {"command": left.command}
-            section.images = [
-                Image.read(path.parent / "figures" / f"{name}.png", caption)
-                for name, caption in left.captions.items()
-            ]
-        except (UserError, OSError) as error:
-            section.status, section.error = FAILED, str(error)
-        sections.append(section)
-    return sections
 
 
 def _facts(config: dict) -> dict[str, str]:

@@ -4,8 +4,7 @@
           + cell + noise
 
 `cell` is what the formula misses at a size and budget, normal with deviation τ; `noise` is that of
-the mean over seeds. The claims of `experiments/tying_gap_on_text.py` are about its coefficients;
-`jaxtie.text.gap_process` predicts.
+the mean over seeds. The claims of `experiments/tying_gap_on_text.py` are about its coefficients.
 
 Shapes: N cells, K coefficients.
 """

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from jaxtie.results import plots
 from jaxtie.results.claims import Comparison, compare, judge
 from jaxtie.results.tables import Table, interval, number
-from jaxtie.text import gap_model, gap_process
+from jaxtie.text import gap_model
 from jaxtie.text.gap_model import NAMES, SIZE, USUAL, Size, fit_cells, usual_cells
-from jaxtie.text.gap_process import MARGIN, NEAR
 
 CLAIMS = 4  # whose intervals hold together
 # Cells that the claims are about: width, vocabulary, epochs, layers, branch scale.
@@ -74,9 +73,9 @@ def cells_table(members: pd.DataFrame) -> Table:
 
 
 def fit_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
-    """Return the coefficients of the formula, and what it predicts at published sizes.
+    """Return the coefficients of the formula, and how wrong it is at published sizes.
 
-    `published`: `experiments/data/published-comparisons.csv`.
+    `published`: `jaxtie/advise/published-comparisons.csv`.
     """
     fit, cells, rows = fit_cells(members), usual_cells(members), []
     directions = dict(zip(NAMES, np.eye(len(NAMES))))
@@ -84,10 +83,6 @@ def fit_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
     directions["derived: ln(width) at fixed tokens per other parameter"] = np.array(
         [0.0, 2, 1, 0, 0]
     )
-    known = published[published["objective"] == "causal"]
-    known = known.dropna(subset=[*Size._fields, "gap_nats"])
-    for other, features_K in zip(known.itertuples(), gap_model.features(known)):
-        directions[f"at the size of {other.source}; published {other.gap_nats:+.3f}"] = features_K
     for name, direction_K in directions.items():
         rows.append((name, Comparison("", *fit.interval(direction_K, 0.05)).found))
     for vocabulary, own in cells.groupby("vocabulary"):
@@ -96,57 +91,22 @@ def fit_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
         width_K = np.eye(len(NAMES))[NAMES.index("ln(width)"), columns]
         found = Comparison("", *alone.interval(width_K, 0.05)).found
         rows.append((f"ln(width), vocabulary {vocabulary:,} alone", found))
+    is_known = (published["objective"] == "causal") & ~published["source"].str.startswith("jaxtie")
+    known = published[is_known].dropna(subset=[*Size._fields, "gap_nats"])
+    errors = known["gap_nats"] - gap_model.features(known) @ fit.mean_K
+    found = " and ".join(number(float((x**2).mean() ** 0.5)) for x in (errors, known["gap_nats"]))
+    rows.append((f"error at {len(known)} published sizes, and that of predicting 0", found))
     most = cells["deviation"].max() / cells["deviation"].min()
     note = (
         f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
         " (modified Knapp and Hartung), each by itself. Deviation of cells:"
         f" {number(fit.tau)} nat. Standard errors by the deviation over seeds pooled over cells, as"
         f" registered, though these deviations differ up to {most:.0f}-fold. The formula describes"
-        " these cells; at published sizes, outside of them, it is wrong."
+        " these cells. Errors, root mean square, are of published comparisons, outside of them."
     )
     return Table(
         "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
     )
-
-
-def left_out_table(members: pd.DataFrame, published: pd.DataFrame, targets: pd.DataFrame) -> Table:
-    """Return how well gaps are predicted by `jaxtie.text.gap_process` where they were left out.
-
-    `published`: `experiments/data/published-comparisons.csv`; `targets`: those of
-    `experiments/scripts/advice_on_text.py` that are measured.
-    """
-    known = gap_process.measured_gaps(members, published, targets)
-    is_published = known["source"].isin(gap_process.code_of(published))
-    own = known[~is_published]
-    groups = {
-        "all of a width": own["width"],
-        "all of a vocabulary": own["vocabulary"],
-        "all with four layers": own.loc[own["layers"] == 4, "layers"],
-        "all of a text but the books": own.loc[own["source"] != gap_process.OURS, "source"],
-        "all of a published source": known.loc[is_published, "source"],
-    }
-    rows = []
-    for name, group in groups.items():
-        found = gap_process.predict_left_out(known, group)
-        gap = known["gap"][found.index]
-        errors = gap - found["mean"]
-        inside = (errors.abs() <= 1.645 * found["std"]).sum()
-        rows.append(
-            (
-                name,
-                f"{inside} of {len(errors)}",
-                *(number(float(np.sqrt((each**2).mean()))) for each in (errors, gap)),
-                number(1.645 * found["std"].median()),
-            )
-        )
-    header = ("left out", "within 90 %", "error", "error of 0", "half the interval")
-    note = (
-        "Nat; root mean square, that of always predicting 0, and median. Gaps of our cells, of the"
-        " targets below and of published models; those left out are predicted from all others,"
-        " without pilots. The first eleven cells chose the form of the covariance, the first test"
-        " that of each text's own part, so 12 gaps of other texts are not independent of it."
-    )
-    return Table("Predictions of gaps that were left out", header, rows, note)
 
 
 def claims_table(members: pd.DataFrame) -> Table:
@@ -238,98 +198,6 @@ def arms_table(members: pd.DataFrame) -> Table:
     header = ("arm", "width, vocabulary, layers, epochs", "parameters", "− tied", "− untied")
     note = "Validation loss, nat; mean over seeds ± 95 %, paired."
     return Table("Other arms", header, rows, note)
-
-
-def advice_tables(targets: pd.DataFrame) -> list[Table]:
-    """Return how good the advice was in each test.
-
-    `targets`: those of `experiments/scripts/advice_on_text.py` that are measured.
-    """
-    return [
-        make(int(test), own)
-        for test, own in targets.groupby("test")
-        for make in (_targets_table, _scores_table)
-    ]
-
-
-def _targets_table(test: int, targets: pd.DataFrame) -> Table:
-    rows = [
-        (
-            f"{own.text}: {own.width:.0f}, {own.layers:.0f}, {own.vocabulary:,.0f},"
-            f" {own.tokens:,.0f}",
-            f"{own.factor:.1f}",
-            f"{own.mean:+.3f} ± {1.645 * own.std:.3f}",
-            f"{own.gap:+.3f} ± {own.error:.3f}",
-            "tie by default" if own.word == "not decided" else own.word,
-        )
-        for own in targets.itertuples()
-    ]
-    header = (
-        "text: width, layers, vocabulary, tokens",
-        "times the pilots",
-        "predicted ± 90 %",
-        "measured ± standard error",
-        "advice",
-    )
-    return Table(f"Advice, test {test}", header, rows, "tied − untied, nat.")
-
-
-def _scores_table(test: int, targets: pd.DataFrame) -> Table:
-    gap, is_near = targets["gap"], targets["factor"] <= NEAR
-    half, missed = _interval_and_miss(targets)
-    decided = targets[is_near & (targets["word"] != "not decided")]
-    wrong = (decided["word"] == "tie") == (decided["gap"] > MARGIN)
-    found = [
-        ("within the 90 % interval", f"{(missed == 0).sum()} of {len(targets)}"),
-        ("median width of the interval, nat", number(float((2 * half).median()))),
-        ("mean interval score, nat", number(float((2 * half + 20 * missed).mean()))),
-        (
-            f"decided, of those within {NEAR:g} times the pilots",
-            f"{len(decided)} of {is_near.sum()}",
-        ),
-        (f"decided, but on the wrong side of {MARGIN:g}", f"{wrong.sum()} of {len(decided)}"),
-    ]
-    if "std_without_pilots" in targets and targets["std_without_pilots"].notna().all():
-        names = {f"{name}_without_pilots": name for name in ("mean", "std")}
-        without = targets.drop(columns=["mean", "std"]).rename(columns=names)
-        within, count = advice_coverage(without)
-        found.insert(1, ("the same without pilots", f"{within} of {count}"))
-    policies = {
-        "this advice, undecided as tied": targets["word"] == "do not tie",
-        "the same without pilots": targets["word_without_pilots"] == "do not tie",
-        "always tie": False,
-        "never tie": True,
-        "the sign of the largest pilot's gap": targets["pilot_gap"] > 0,
-    }
-    for name, is_untied in policies.items():
-        regrets = (number(_regret(gap - least, is_untied)) for least in (MARGIN, 0))
-        found.append((f"mean regret of: {name}; beyond {MARGIN:g}, beyond 0", ", ".join(regrets)))
-    note = (
-        "Intervals are widened by the standard error of the measured gap. Regret, nat: what the"
-        " advised arm loses to the other, where tying may cost 0.01, or nothing."
-    )
-    if test == 1:
-        within, count = advice_coverage(targets.assign(error=gap_process.own_errors(targets)))
-        note += (
-            " With the standard errors of these targets' own seeds, which was not registered,"
-            f" {within} of {count} would be within."
-        )
-    return Table(f"How good the advice was, test {test}", ("", "found"), found, note)
-
-
-def advice_coverage(targets: pd.DataFrame) -> tuple[int, int]:
-    """Return how many measured gaps are within their 90 % intervals, and how many there are."""
-    return int((_interval_and_miss(targets)[1] == 0).sum()), len(targets)
-
-
-def _interval_and_miss(targets: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return half of each 90 % interval and how far the measured gap is outside it."""
-    half = 1.645 * np.hypot(targets["std"], targets["error"])
-    return half, np.maximum((targets["gap"] - targets["mean"]).abs() - half, 0)
-
-
-def _regret(cost: pd.Series, is_untied: pd.Series | bool) -> float:
-    return float(np.where(is_untied, np.maximum(-cost, 0), np.maximum(cost, 0)).mean())
 
 
 def draw_gaps(members: pd.DataFrame) -> Figure:

@@ -1,10 +1,11 @@
-"""Count the parameters, bytes and FLOPs of a transformer, tied or untied, before it is built."""
+"""Count the parameters, bytes and FLOPs of a transformer, tied or untied. Imports no jax."""
 
 from numbers import Integral
 from typing import Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  # registers "bfloat16"
+import numpy as np
+from numpy.typing import DTypeLike
 
 
 class Budget(NamedTuple):
@@ -46,8 +47,8 @@ def budget(
     norms: int = 2,
     head_norms: bool = False,
     context: int = 0,
-    weight_dtype: jax.typing.DTypeLike = "float32",
-    moment_dtype: jax.typing.DTypeLike = "float32",
+    weight_dtype: DTypeLike = "float32",
+    moment_dtype: DTypeLike = "float32",
     moments: int = 2,
 ) -> Budget:
     """Return what a decoder-only transformer of these sizes costs.
@@ -102,13 +103,13 @@ def budget(
     head = 2 * vocabulary * width
     forward = layers * (2 * block + 4 * context * queries) + head
     parameters = tables + body
-    weights = parameters * jnp.dtype(weight_dtype).itemsize
+    weights = parameters * np.dtype(weight_dtype).itemsize
     return Budget(
         parameters=parameters,
         embedding_parameters=tables,
         weight_bytes=weights,
         gradient_bytes=weights,
-        moment_bytes=moments * parameters * jnp.dtype(moment_dtype).itemsize,
+        moment_bytes=moments * parameters * np.dtype(moment_dtype).itemsize,
         forward_flops=forward,
         training_flops=3 * forward,
         head_flops=head,

@@ -69,10 +69,6 @@ RENAMED: dict[str, str] = {
 # Where things are: the first place that a checkout has. This alone knows the inside of the package.
 PLACES = {
     "jaxtie.run": ("jaxtie.run.command:main", "jaxtie.cli:main"),
-    "jaxtie.hypothesis": (
-        "jaxtie.advise.command:main_advise",
-        "jaxtie.instrument.command:main_hypothesis",
-    ),
     "jaxtie.audit": ("jaxtie.audit.command:main_audit",),
     "tables": (
         "commit:tables_by_name",  # of experiments/lab
@@ -249,11 +245,6 @@ causal.py --arms tied+soft-cap=-1|causal.py --arms untied@100+bias|--sweep ''
 --sweep momentum=0.9|--sweep weight_decay=|--sweep p_X=0.5,1.5|--sweep eps=1e-8,1e-08
 --zeros 0.2,0.8 --sweep p_X=0.1,0.5|--scale 0|--scale 0.1 --steps 1000|--all good.py|--all
 --sedes 3|--steps
-""",
-    "jaxtie.hypothesis": """
-|--second x|a.py --text b|nowhere.py|--text nowhere|--tokens 0 --text x|--size huge --text x
---text x --tfds-field y|good.py --vocab-size 9|good.py --second x|other|other --second other
-x --second y --synthetic-duplicates 3|good.py --json
 """,
     "jaxtie.audit": """
 nowhere|other|empty.safetensors|short.safetensors|list.safetensors|lfs.safetensors|model.onnx

@@ -9,10 +9,10 @@ from pathlib import Path
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from equivalence import estimators
+from equivalence.judgement import Sums
 from synthetic import Source, word_of
 
-from jaxtie.advise import estimators
-from jaxtie.advise.judgement import Sums
 from jaxtie.exor import data
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 

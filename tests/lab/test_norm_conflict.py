@@ -1,9 +1,11 @@
 """Pages and figures that `experiments/lab` writes are those of the committed data."""
 
+import math
 import re
 from pathlib import Path
 
 import norm_conflict as lab
+import pandas as pd
 import pytest
 from commit import read_data
 
@@ -51,3 +53,23 @@ def test_figures_are_of_the_committed_data(runs, name):
         held = ends[f"{stuck} seeds stuck at the end"]
         assert f"{held:.2f}" == rows[lab.WHERE[lab.HALF], "tied"][1] and held > float(free)
         assert results.sizes["seed"] == sum(int(label.split()[0]) for label in ends)
+
+
+def test_the_forecast_by_pilots_has_no_skill():
+    """Coverage and errors, counted here once more."""
+    import advice_on_text
+
+    targets = pd.read_csv(advice_on_text.DATA)
+    found = advice_on_text.findings(targets)
+    inside = [
+        abs(own.gap - own.mean) <= 1.645 * math.hypot(own.std, own.error)
+        for own in targets.itertuples()
+    ]
+    assert found.startswith(f"{sum(inside)} of {len(targets)} gaps are within")
+    others = [own for own in targets.itertuples() if own.text != "zstandard"]
+    predicted = math.sqrt(sum((own.gap - own.mean) ** 2 for own in others) / len(others))
+    zero = math.sqrt(sum(own.gap**2 for own in others) / len(others))
+    assert predicted > zero
+    assert f"is {predicted:.3f} nat, that of predicting 0 {zero:.3f}" in found
+    text = (EXPERIMENTS / "README.md").read_text()
+    assert f"{len(targets)} blind targets" in text and f"{sum(inside)} are within its 90 %" in text

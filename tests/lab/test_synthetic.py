@@ -7,11 +7,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import synthetic
+from equivalence import estimators
 from ground_truth import estimate_both, exact, occurrences, predictions, predictions_around
 from scipy import stats
 from scipy.spatial.distance import pdist
-
-from jaxtie.advise import estimators
 
 LN9 = math.log(9)
 SMALL = synthetic.Plan(pairs=(1, 1, 1, 1), near=1, plain=3)

@@ -270,11 +270,11 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(
     [
         ("--version run", "'run': expected nothing after --version"),
         ("--help run", "'run': expected nothing after --help"),
-        ("compare a b", "'compare': expected one of run, advise, audit, report"),
         ("run --steps 0", "--steps: '0': expected a positive integer"),
         ("run --list x", "EXPERIMENT: expected without --list"),
-        ("advise nowhere", "nowhere: is one model where two are needed"),
-        ("advise --from-logs a,b --steps 3", "--steps: no option of --from-logs"),
+        ("frobnicate a b", "'frobnicate': expected one of run, compare, advise, audit, report"),
+        ("advise nowhere", "nowhere: no such file or folder"),
+        ("advise --width 8", "expected --layers and --vocabulary, or --config FILE"),
         ("audit nowhere", "nowhere: no such file or folder"),
         ("audit a b --verbose", "--verbose: expected with one PATH, without --json"),
         ("audit a --verbose --json", "--verbose: expected with one PATH, without --json"),
@@ -452,8 +452,9 @@ def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
         ("run", "150000 in the main experiment"),
         ("run", "jaxtie run output_bias --seeds 128"),
         ("report", "Folders of finished runs."),
-        ("advise", "experiment on EXor"),
+        ("advise", "trains nothing"),
         ("audit", "checkpoint"),
+        ("compare", "last common step"),
     ],
 )
 def test_help_of_a_command(command_name, words, capsys):

@@ -15,10 +15,9 @@ from drawing import save_small
 
 from jaxtie.results import analysis, plots
 from jaxtie.results.folder import RunFolder, write_sealed
-from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table
 from jaxtie.run import command, lifecycle
-from jaxtie.run.page import Section, check_page, sections_left, write_page
+from jaxtie.run.page import Section, check_page, write_page
 from jaxtie.training.progress import Progress
 
 NAME = """<script>alert('&"$_{$')<script>"""
@@ -125,27 +124,6 @@ def test_one_command_runs_every_valid_experiment(at, capsys):
     assert "d_twin.py: is named 'plain' as experiments/c_plain.py is" in error
     assert {path.name for path in at.iterdir()} == {*FOLDERS, "index.html"}
     assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
-
-
-def test_answers_of_advise_are_on_the_page(tmp_path):
-    """With their figures; a damaged one is reported."""
-    for name in ("answer", "damaged", "empty"):
-        (tmp_path / name / "figures").mkdir(parents=True)
-    png = base64.b64decode("iVBORw0KGgo=")
-    (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
-    table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
-    sentences = ["It fails.", "Advice: tie."]
-    write_section(tmp_path / "answer", "python -m x", sentences, [table], plane="S and C")
-    (tmp_path / "damaged" / "section.json").write_text("{")
-    answer, damaged = sections_left(tmp_path)
-    assert (answer.name, answer.lines) == ("answer", sentences)
-    assert answer.tables == [table]
-    assert damaged.status == "failed" and "remove it" in damaged.error
-    write_page(tmp_path / "index.html", "", [answer, damaged])
-    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
-    assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
-    assert page.text.count(CLAIM) == 1 and "Advice: tie." in page.text
-    assert "damaged/section.json: cannot be read" in page.text
 
 
 def test_cells_of_any_text_keep_their_places(tmp_path):

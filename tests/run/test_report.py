@@ -19,7 +19,7 @@ from jaxtie.run import report
         ),
         (
             lambda folder: write_as(folder, answer="Yes."),
-            "it/results.nc: jaxtie advise wrote it; see summary.md",
+            "it/results.nc: is of token_pairs.py; see summary.md",
         ),
         (
             lambda folder: folder.mkdir() or (folder / "results.nc").write_bytes(b"CDF"),

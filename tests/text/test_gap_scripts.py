@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -63,41 +62,3 @@ def test_all_arms_are_shared_gathered_and_restored(script, tmp_path, monkeypatch
     again.share(jobs)
     assert not runs
     assert len(again.members(script.Cell(64))) == len(found)
-
-
-@pytest.mark.parametrize(("name", "choosing"), [("books", (0,)), ("sqlalchemy", (0, 1))])
-def test_targets_of_the_advice_have_three_seeds(script, tmp_path, monkeypatch, name, choosing):
-    """The first one, or two, choose the rate."""
-    import advice_on_text
-
-    targets = advice_on_text.Targets(name, "", tmp_path)
-    monkeypatch.setattr(targets, "first_guess", lambda cell, arm: 4)
-    runs = []
-
-    def train(cell, arm, k, seeds):
-        runs.append((k, tuple(seeds)))
-        for seed in seeds:
-            row = {**cell._asdict(), "arm": arm, "learning_rate": script.rate_of(k), "seed": seed}
-            loss = 4 + 0.1 * abs(k - 4) + 0.5 * seed + 0.02 * seed * (arm == "tied")
-            yield seed, {**row, "tokens": 9, "loss_even": loss, "loss_odd": loss}
-
-    targets._train = train
-    cell = script.Cell(96)
-    assert not advice_on_text.measured(targets, cell)
-    targets.share([(cell, "tied"), (cell, "untied")])
-    rest = (0, 1, 2)[len(choosing) :]
-    assert runs == 2 * [(3, choosing), (4, choosing), (5, choosing), (4, rest)]
-    found = advice_on_text.measured(targets, cell)
-    assert (found["gap"], found["seeds"]) == (pytest.approx(0.02), 3)
-    assert found["deviation"] == pytest.approx(0.02)
-
-
-def test_errors_of_targets_are_by_the_cells_then_by_their_own_seeds(script):
-    import advice_on_text
-
-    rows = {"text": ["books", "a", "a", "a"], "test": [1, 2, 2, 2], "gap": [0.1, 0.1, 0.1, np.nan]}
-    rows |= {"deviation": [9.0, 0.03, 0.04, np.nan], "seeds": [3, 3, 3, 0]}
-    first, *own = advice_on_text.with_errors(pd.DataFrame(rows))["error"]
-    assert 0.003 < first < 0.02
-    expected = np.sqrt((0.03**2 + 0.04**2) / 2 / 3)
-    assert own == pytest.approx([expected, expected, np.nan], nan_ok=True)

@@ -13,10 +13,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxtie.advise import estimators, judgement
+from equivalence import estimators, judgement
 from jaxtie.results import plots
 from jaxtie.results.folder import write_sealed
-from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table, number
 
 EXACTLY = 1e-9  # rounding of exact distributions
@@ -218,7 +217,7 @@ class Answer(NamedTuple):
 
 
 def write(answer: Answer, out: Path, command: str) -> None:
-    """Write `results.nc`, `summary.md`, the figure, and a section for the page of `--all`."""
+    """Write `results.nc`, `summary.md` and the figure."""
     out.mkdir(parents=True, exist_ok=True)
     pairs = answer.pairs.assign_attrs(command=command, answer=" ".join(answer.sentences))
     _write_pairs(pairs, out / "results.nc")
@@ -229,7 +228,6 @@ def write(answer: Answer, out: Path, command: str) -> None:
     lines = [title, "", *answer.sentences, "", f"`{command}`", ""]
     lines += [*(table.markdown() for table in answer.tables), image, "", CAPTION, ""]
     (out / "summary.md").write_text("\n".join(lines), encoding="utf-8")
-    write_section(out, command, answer.sentences, answer.tables, plane=CAPTION)
 
 
 def _write_pairs(pairs: xr.Dataset, path: Path) -> None:

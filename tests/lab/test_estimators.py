@@ -5,9 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from equivalence import estimators
 from ground_truth import estimate_both, noisy, semantic_products
-
-from jaxtie.advise import estimators
 
 
 def random_contexts(seed: int, sentences: int = 6, vocabulary: int = 5, distances: int = 3):

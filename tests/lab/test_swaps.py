@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from equivalence import estimators, swaps
+from equivalence.measure import sums_of_pair
 from ground_truth import Logits, semantic_products
 
 from jaxtie import Process
-from jaxtie.advise import estimators, swaps
-from jaxtie.advise.measure import sums_of_pair
 from jaxtie.exor.analysis import pair_divergences
 from jaxtie.models.language_model import causal_model, masked_model
 from jaxtie.text.data.batches import Rows, Special

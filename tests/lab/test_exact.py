@@ -1,15 +1,15 @@
-"""`python -m jaxtie.advise EXPERIMENT.py`: exact values of EXor, and the printed answer."""
+"""`token_pairs.py EXPERIMENT.py`: exact values of EXor, and the printed answer."""
 
 import json
 import math
 from pathlib import Path
 
 import pytest
+from equivalence import report
 from ground_truth import exor_pair
+from token_pairs import main
 
 from jaxtie import Process
-from jaxtie.advise import report
-from jaxtie.advise.command import main_advise
 from jaxtie.exor.analysis import pair_divergences
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -33,7 +33,7 @@ def test_exact_values_match_the_estimators_with_perfect_models(pair):
 
 def test_command_prints_the_exact_answer(capsys):
     """X-Y: S 0, C 0, m ln 9; A-B all 0; X-A no overlap."""
-    assert main_advise([str(EXPERIMENTS / "transformer_small.py"), "--json"]) == 0
+    assert main([str(EXPERIMENTS / "transformer_small.py"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {
         pair: [found[name][i] for name in ("semantic", "conditional", "bias", "overlap")]
@@ -42,7 +42,7 @@ def test_command_prints_the_exact_answer(capsys):
     assert rows["X-Y"] == pytest.approx([0, 0, LN9, 0.36], abs=1e-12)
     assert rows["A-B"] == pytest.approx([0, 0, 0, 1], abs=1e-12)
     assert rows["X-A"] == [pytest.approx(1), None, None, 0]
-    assert main_advise([str(EXPERIMENTS / "transformer_small.py")]) == 0
+    assert main([str(EXPERIMENTS / "transformer_small.py")]) == 0
     shown = capsys.readouterr().out
     assert "hypothesis fails: X-Y are semantically equivalent" in shown
     assert all(words in shown for words in ("output bias can encode", "2.197", "no overlap"))
@@ -66,6 +66,6 @@ def test_symbols_that_never_occur_are_left_out():
 
 
 def test_tasks_without_a_known_distribution_are_refused(capsys):
-    assert main_advise([str(EXPERIMENTS / "text_clm.py")]) == 2
+    assert main([str(EXPERIMENTS / "text_clm.py")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "give --text PATH" in error

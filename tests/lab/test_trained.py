@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from equivalence.trained import unigram_loss
 
-from jaxtie.advise.trained import unigram_loss
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.pairs import Duplicates
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxtie.advise import models, report
+from equivalence import models, report
 from jaxtie.config import UserError
 from jaxtie.exor.analysis import pair_divergences
 from jaxtie.exor.config import Experiment
@@ -68,12 +68,12 @@ def train_and_evaluate(options: Any, session: Session) -> int:
 
 
 def evaluate_runs(paths: Sequence[Path], out: Path, options: Any, session: Session) -> int:
-    """Evaluate the first two models, see `jaxtie.advise.measure.evaluate`; write all or nothing."""
+    """Evaluate the first two models, see `equivalence.measure.evaluate`; write all or nothing."""
     from jaxtie.training.devices import check_devices, start_jax
 
     start_jax()
     check_devices()
-    from jaxtie.advise.measure import evaluate
+    from equivalence.measure import evaluate
 
     answer = evaluate(paths, options.words, options.contexts, session.say)
     report.write(answer, out, session.command)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.advise import estimators, inference
+from equivalence import estimators, inference
 from jaxtie.results.statistics import BOOTSTRAP
 
 NEAR = 0.1  # relative to unrelated tokens; below it two tokens are near in a sense

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import synthetic
+from equivalence import estimators, inference
 from ground_truth import noisy_sums
 from scipy.stats import ortho_group
 
-from jaxtie.advise import estimators, inference
 from jaxtie.config import UserError
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.advise import estimators, inference, judgement, models, swaps
-from jaxtie.advise.report import Answer
-from jaxtie.advise.trained import Trained, batches_of, check_gain, load_trained, mean_loss
+from equivalence import estimators, inference, judgement, models, swaps
+from equivalence.report import Answer
+from equivalence.trained import Trained, batches_of, check_gain, load_trained, mean_loss
 from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.tokens import count_whole_words

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import synthetic
+from equivalence import inference, judgement
 from ground_truth import noisy_sums
-
-from jaxtie.advise import inference, judgement
 
 PLACES, DISTANCES, EACH = 12, 2, 32
 PLAN = synthetic.Plan(pairs=(5, 4, 4, 4), near=2, plain=24, follow=0.9)

@@ -1,0 +1,1 @@
+"""Compare two sets of training runs by their losses; see README.md."""

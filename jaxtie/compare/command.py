@@ -1,0 +1,74 @@
+"""Command line of `jaxtie compare`. Imports no jax."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxtie.config import check
+from jaxtie.options import (
+    Flag,
+    escape,
+    option,
+    parse_above_0,
+    parse_command,
+    parse_path,
+    parse_positive,
+    run_command,
+)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Compare two sets of training runs by their losses, A - B, at the last common step.
+
+    Trains nothing. Exit status: 0 done, 2 a user's error.
+    """
+
+    arms: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="A B")]
+    """Each of A and B: a file (CSV, W&B, TensorBoard, trainer_state.json, JSON lines), a folder, a
+    quoted pattern ("runs/tied*.csv"), several of these with commas between, or RUN:ARM of a run of
+    jaxtie. PATH:NAME takes the runs, or the arm, of that name. RUN alone: its two arms."""
+    column: Annotated[str | None, option("NAME", str, "found by its name")] = None
+    """Column of the loss; several with commas between where files have different ones."""
+    margin: Annotated[float, option("NAT", parse_above_0("a gap above 0"), "0.01")] = 0.01
+    """Gap that matters, in the unit of the losses."""
+    vocabulary: Annotated[int | None, option("V", parse_positive, "unknown")] = None
+    """Entries of the vocabulary: refuse losses above ln V + 1."""
+    out: Annotated[Path | None, option("DIR", parse_path, "none")] = None
+    """Folder for comparison.png, both arms over all common steps, and comparison.json."""
+    json: Flag = False
+    """Print the answer as JSON instead."""
+
+
+def main_compare(arguments: Sequence[str] | None = None) -> int:
+    """Run `jaxtie compare` and return the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _run(parse_command(CompareOptions, "jaxtie.compare", words)))
+
+
+def _run(options: CompareOptions) -> int:
+    from jaxtie.compare.answer import compare  # imports pandas and matplotlib
+
+    count = len(options.arms)
+    quote = "A and B, or one run of jaxtie; quote a pattern, as in 'runs/tied*.csv'"
+    check(count in (1, 2), f"{count} arms: expected {quote}")
+    arms = [arm if Path(arm).exists() else arm.split(",") for arm in options.arms]
+    found = compare(
+        *arms,
+        column=options.column,
+        margin=options.margin,
+        vocabulary=options.vocabulary,
+        out=options.out,
+    )
+    if options.json:
+        print(json.dumps(found.as_dict(), indent=1))
+        return 0
+    print(*map(escape, found.lines), sep="\n")
+    if options.out:
+        print(escape(f"Figure: {options.out / 'comparison.png'}"))
+    return 0

@@ -1,0 +1,435 @@
+"""Read the losses of an arm from the files that people have, or from a run. Imports no jax."""
+
+import fnmatch
+import glob
+import io
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from jaxtie.config import UserError, check, check_path
+
+# Patterns of the names of columns, see `_normal`.
+AXES = {
+    "step": r"(.*_)?global_step|(training_|train_|num_)?(step|iteration|iter|update)s?|it",
+    "tokens": r"(.*_)?tokens?(_seen|_trained)?",
+    "epoch": r"(train_)?epochs?",
+}
+SEEDS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
+ARMS = r"arm|variant|group|tied|tying"
+SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # of rows; those of validation are kept
+WHERE = {
+    "validation": r"(^|_)(val|valid|validation|eval|evaluation|test|dev|heldout)(_|loss|$)",
+    "training": r"(^|_)(train|training)(_|loss|$)",
+}
+UNITS = ("nat", "perplexity", "bit per byte")  # by group of the next pattern, the best first
+LOSS = re.compile(
+    r"(?:.*_|val|valid|eval|train|test)?(?:(loss|nll|cross_entropy|xent|value)|(ppl|perplexity)"
+    r"|(bpb|bits_per_byte))(?:_(?:val|valid|validation|eval|test|train|training|step|epoch|\d+))*"
+)
+# Words of columns that are no loss of one run.
+OTHER = set("min max best mean avg average median std sem ci lower upper scale aux norm".split())
+BLANK = {"", "-", "--", "null", "none", "na", "n/a", "<na>"}
+SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}
+LARGEST, MOST_BARE = 2**28, 64  # bytes of a file; losses without step and seed, if no curve
+WANTED = "expected columns such as step, seed and val_loss, or step and a column for each seed"
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The losses of the seeds of one arm.
+
+    Attributes:
+      name: as given; `short`: as shown.
+      rows: one per loss, as written: seed, step, tokens, epoch (NaN if not given), loss (NaN if
+        it was not finite), text (as printed), file, line.
+      column: name of the loss; `source`: "validation", "training" or ""; `unit`: "nat" or "bit per
+        byte".
+      notes: sentences on what was converted.
+    """
+
+    name: str
+    rows: pd.DataFrame
+    column: str
+    source: str
+    unit: str
+    notes: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        """The name of the arm, or of its files without folder, suffix and asterisks."""
+        last = Path(self.name).name.rpartition(":")[2].replace("*", "")
+        return last.removesuffix(Path(last).suffix if Path(last).suffix in SUFFIXES else "")
+
+    @property
+    def axes(self) -> list[str]:
+        """Axes on which every loss has a place."""
+        return [axis for axis in AXES if self.rows[axis].notna().all()]
+
+    def curves(self, axis: str) -> pd.DataFrame:
+        """Return the losses by place, ascending, and seed; of several at a place the last."""
+        rows = self.rows.drop_duplicates(["seed", axis], keep="last")
+        return rows.pivot(index=axis, columns="seed", values="loss").sort_index()
+
+    @property
+    def digit(self) -> float:
+        """Size of the last printed digit, in the unit of the losses."""
+        size = min((10.0 ** -_decimals(text) for text in self.rows["text"] if text), default=0.0)
+        return size / math.exp(self.rows["loss"].min()) if "perplexity" in self.column else size
+
+
+def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None) -> Logs:
+    """Read an arm.
+
+    Args:
+      words: a file, a folder, a pattern such as `runs/tied*.csv`, several of these, or the folder
+        of a run of jaxtie; `PATH:NAME` takes the runs of that name, or that arm.
+      column: name of the loss, or several with commas between, of which each file has one.
+
+    Raises:
+      UserError: in one line, if there is no such file, or a file has no losses that are clear.
+    """
+    given = [words] if isinstance(words, str | Path) else list(words)
+    check(bool(given), "expected a file, a folder or a pattern")
+    label, wanted, parts = ", ".join(map(str, given)), column.split(",") if column else [], []
+    for word in given:
+        paths, selected = _find(str(word))
+        if (paths[0] / "results.nc").is_file():
+            check(len(given) == 1, f"{word}: is a run; give it alone")
+            return _read_run(paths[0], selected, column)
+        parts += [(*_read_losses(path, wanted, selected), path) for path in paths]
+    kinds = {(source, unit): f"{name} in {path}" for _, name, source, unit, path in parts}
+    if len(kinds) > 1 and (not wanted or len({unit for _, unit in kinds}) > 1):
+        raise UserError(f"{label}: has {' and '.join(kinds.values())}; choose one by --column")
+    rows = pd.concat([own[0] for own in parts], ignore_index=True)
+    check(len(rows) > 0, f"{label}: has no losses; {WANTED}")
+    labels = _labels(rows["seed"].unique().tolist())
+    rows["run"], rows["seed"] = rows["seed"], rows["seed"].map(labels)
+    _, name, source, unit, _ = parts[0]
+    notes = _check_repeats(rows, label)
+    if len(named := dict.fromkeys(each[1] for each in parts)) > 1:
+        notes.append(f"{label} has {' and '.join(named)}: check that they are alike.")
+    if unit == "perplexity":
+        rows["loss"], unit, name = np.log(rows["loss"]), "nat", f"ln of perplexity, {name}"
+        notes.append(f"The perplexity of {label} was converted to nats by ln.")
+    return Logs(label, rows, name, source, unit, tuple(notes))
+
+
+def run_arms(folder: Path) -> tuple[str, str]:
+    """Return the two arms of a run, the reference last; UserError if there are not two."""
+    from jaxtie.results.folder import RunFolder
+    from jaxtie.results.tables import reference_arm
+
+    results = RunFolder(folder).load()
+    arms, reference = list(map(str, results["arm"].values)), reference_arm(results)
+    shown = f"{folder}: has the arms {', '.join(arms)}; name two, such as {folder}:{arms[0]}"
+    check(len(arms) == 2, shown)
+    return next(arm for arm in arms if arm != reference), reference
+
+
+def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
+    from jaxtie.results.folder import RunFolder
+    from jaxtie.results.tables import swept
+
+    results, name = RunFolder(folder).load(), column or "valid_loss"
+    arms = list(map(str, results["arm"].values))
+    chosen = arms[0] if arm is None and len(arms) == 1 else arm
+    check(chosen in arms, f"{folder}:{arm or ''}: expected one of its arms, {', '.join(arms)}")
+    check(not swept(results), f"{folder}: is a sweep; its report compares the arms")
+    known = [str(own) for own in results if results[own].attrs.get("units") == "nat"]
+    known = [own for own in known if results[own].dims[2:] in (("step",), ("eval_step",))]
+    check(name in known, f"{folder}: has no {name}; --column: one of {', '.join(known)}")
+    loss, diverged = (results[own].sel(arm=chosen) for own in (name, "diverged_at"))
+    axis = str(loss.dims[1])
+    loss = loss.where((diverged < 0) | (loss[axis] < diverged)).transpose("seed", axis)
+    rows = loss.to_series().rename("loss").reset_index().rename(columns={axis: "step"})
+    rows = rows.astype({"step": float, "seed": str})
+    rows = rows.assign(tokens=np.nan, epoch=np.nan, text="", file=str(folder), line=0)
+    source = "validation" if "valid" in name else "training"
+    return Logs(f"{folder}:{chosen}", rows, name, source, "nat", ())
+
+
+# ----- Files.
+
+
+def _find(word: str) -> tuple[list[Path], str | None]:
+    """Return the files that a word means, or the folder of a run; and the name after a colon."""
+    word = word.removesuffix("/results.nc")
+    found, name = [word] if os.path.exists(word) else glob.glob(word, recursive=True), None
+    before, _, after = word.rpartition(":")
+    if not found and before:
+        found, name = [before] if os.path.exists(before) else glob.glob(before), after
+    files: list[Path] = []
+    for path in map(Path, sorted(found)):
+        check_path(path)
+        if (path / "results.nc").is_file():
+            return [path], name
+        files += _in_folder(path) if path.is_dir() else [path]
+    check(bool(files), f"{word}: no such file or folder, and no file matches it")
+    return files, name
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Return the files of losses in a folder and below: those of transformers, else tables."""
+    runs = sorted(map(str, folder.rglob("results.nc")))
+    check(not runs, f"{folder}: holds runs; give one, {runs and Path(runs[0]).parent}:ARM")
+    inside = [path for path in sorted(folder.rglob("[!.]*")) if path.suffix in SUFFIXES]
+    inside = [path for path in inside if "/." not in str(path.relative_to(folder.parent))]
+    states = [path for path in inside if path.name == "trainer_state.json"]
+    found = states or [path for path in inside if path.suffix != ".json"] or inside
+    check(bool(found), f"{folder}: has no file {', '.join(sorted(SUFFIXES))}")
+    return found
+
+
+def _labels(names: list[str]) -> dict[str, str]:
+    """Return the seed of each run's name: the number after "seed", or the one that differs.
+
+    Runs that are named otherwise keep their names; seeds of one label in both arms are pairs.
+    """
+    short = [re.sub(r"checkpoint-\d+/", "", name) for name in names]
+    if all(re.fullmatch(r"\d+(\.0*)?", name) for name in names):
+        return {name: str(int(float(name))) for name in names}
+    if any(", line " in name for name in names):
+        return {name: name for name in names}
+    parts = [name.split("/") for name in short]
+    while len(set(short)) > 1 and len({tuple(own[:1]) for own in parts}) == 1:  # a common folder
+        parts = [own[1:] for own in parts]
+    short = ["/".join(own) for own in parts]
+    found = [re.findall(r"(?<![a-z])(?:seed|s)[ _=-]?(\d+)", name, re.I)[-1:] for name in short]
+    if not all(found) and len({re.sub(r"\d+", "#", name) for name in short}) == 1:
+        places = [own for own in zip(*(re.findall(r"\d+", name) for name in short))]
+        differing = [own for own in places if len(set(own)) > 1]
+        found = [[number] for number in differing[0]] if len(differing) == 1 else found
+    return {n: str(int(own[0])) if all(found) else n for n, own in zip(names, found)}
+
+
+def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
+    """Return a note on repeated steps; raise UserError if several seeds look like one."""
+    axis = next((axis for axis in AXES if rows[axis].notna().all()), "")
+    runs = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True)
+    for seed, own in rows.groupby("seed") if axis else ():
+        spans = own.groupby(runs)[axis].agg(["min", "max"]).sort_values("min")
+        is_resumed = (spans.diff().dropna() > 0).all(axis=None)  # else one run is within another
+        names = " and ".join(map(str, spans.index[:2]))
+        check(is_resumed, f"{label}: {names} both look like seed {seed}; give runs of one arm")
+    found = rows.groupby(["seed", axis] if axis else ["seed"])["loss"]
+    counts = found.nunique(dropna=False) if axis else found.size()
+    every = counts.groupby(level=0).min()
+    check(
+        (every < 2).all(),
+        f"{label}: has {f'every {axis}' if axis else 'a loss'} {every.max()} times for seed"
+        f" {every.idxmax()}; add a column {'seed' if axis else 'step'}, or give a file a seed",
+    )
+    count = int((counts > 1).sum())
+    return [f"{label}: at {count} {axis}s logged repeatedly the last loss counts."] * bool(count)
+
+
+# ----- Tables.
+
+
+def _read_losses(
+    path: Path, wanted: list[str], selected: str | None
+) -> tuple[pd.DataFrame, str, str, str]:
+    """Return the losses of a file as `Logs.rows`, their column, its source and its unit."""
+    table, comma = _read_table(path)
+    table, selected = _select(table, selected, path)
+    names = {name: _normal(name) for name in table.columns}
+    axes = {}
+    for axis, pattern in AXES.items():
+        found = [name for name, own in names.items() if re.fullmatch(pattern, own)]
+        axes[axis] = min(found, key=lambda name: "global" not in names[name], default="")
+    seeds = [name for name, own in names.items() if re.fullmatch(SEEDS, own)]
+    seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
+    others = [name for name in names if name not in (*axes.values(), *seeds)]
+    runs, metrics = ({name: _split(name)[i] for name in others} for i in (0, 1))
+    metric, source, unit = _choose(set(metrics.values()), wanted, path)
+    columns = [name for name in others if metrics[name] == metric]
+    if selected is not None:
+        columns = [name for name in columns if fnmatch.fnmatch(runs[name], selected)]
+        check(bool(columns), f"{path}: has no run or arm {selected}")
+    grouped = any(name.lower().startswith("group:") for name in columns)
+    check(not grouped, f"{path}: has a mean over runs; export the runs ungrouped")
+    many = len(columns) > len({runs[name] for name in columns}) or (seed and len(columns) > 1)
+    check(not many, f"{path}: has several columns {metric} of a run; keep one")
+    for axis, name in axes.items():
+        table[axis] = _numbers(table[name], path, comma) if name else np.nan
+    parts = []
+    for name in columns:
+        own = table[[*AXES]].assign(text=table[name], seed=runs[name] or str(path))
+        own["loss"] = _numbers(table[name], path, comma, float(unit == "perplexity"))
+        if seed and not runs[name]:
+            own["seed"] = table[seed]
+        elif not runs[name] and not any(axes.values()):
+            own["seed"] = [f"{path}, line {line}" for line in table.index]
+            falling = len(own) > 4 and (own["loss"].diff().dropna() < 0).mean() > 0.7
+            check(
+                len(own) <= MOST_BARE and not falling,
+                f"{path}: has {len(own)} losses without step and seed; add a column step, or seed",
+            )
+        is_blank = table[name].str.lower().isin(BLANK)  # another loss was logged, or none
+        has_any = (~is_blank).groupby(own["seed"].to_numpy()).transform("any")
+        own = own[(~is_blank | ~has_any) & (own["seed"] != "")]
+        parts.append(own.rename_axis("line").reset_index().assign(file=str(path)))
+    rows = pd.concat(parts)
+    steps = rows["step"][rows["seed"] == rows["seed"].iloc[0]] if len(rows) else rows["step"]
+    is_descending = len(steps) > 1 and steps.iloc[-1] < steps.iloc[0]  # the newest first
+    return rows[::-1] if is_descending else rows, metric or "loss", source, unit
+
+
+def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
+    """Return the cells of a file as text, by line, and whether a comma may be a decimal point."""
+    check_path(path)
+    check(path.stat().st_size < LARGEST, f"{path}: has over {LARGEST:,} bytes; give another file")
+    content = path.read_bytes()
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    text = content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    check(bool(text.strip()) and "\0" not in text, f"{path}: is empty, or no text; {WANTED}")
+    if text.lstrip()[0] in "{[":
+        return _read_json(text, path), False
+    lines = {i: own.strip(" ") for i, own in enumerate(text.splitlines(), 1)}
+    lines = {i: own for i, own in lines.items() if own and own[0] != "#"}
+    header = re.sub(r'"[^"]*"', "", next(iter(lines.values()), ""))
+    mark = next((mark for mark in "\t;," if mark in header), " ")
+    cells = header.split(mark)
+    if all(re.fullmatch(r"[\d.,]+(e[+-]?\d+)?", cell.strip()) for cell in cells):
+        is_bare = len(cells) == 1 and not header.isdigit()
+        check(is_bare or all(map(str.isdigit, cells)), f"{path}: has no header; {WANTED}")
+        lines = {0: "loss"} | lines if is_bare else lines
+    whole = "\n".join(own.rstrip(mark) for own in lines.values())
+    try:
+        with warnings.catch_warnings(action="error"):  # of rows with more fields than the header
+            table = pd.read_csv(
+                io.StringIO(whole),
+                sep=mark,
+                dtype=str,
+                index_col=False,
+                keep_default_na=False,
+                skipinitialspace=True,
+            )
+    except (ValueError, Warning) as error:
+        reason = re.sub(r"\s+", " ", str(error).rpartition("error: ")[2])[:90]
+        raise UserError(f"{path}: cannot be read as a table ({reason}); {WANTED}") from None
+    check(len(table) > 0, f"{path}: has a header only; {WANTED}")
+    if len(table) == len(lines) - 1:
+        table.index = pd.Index([*lines][1:])
+    table = table.fillna("").apply(lambda own: own.str.strip())
+    return table.rename(columns=str.strip), mark in ";\t"
+
+
+def _read_json(text: str, path: Path) -> pd.DataFrame:
+    """Return a table of text from JSON lines, a list of objects, or `trainer_state.json`."""
+    rule: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
+    try:
+        try:
+            found = json.loads(text, **rule)
+        except json.JSONDecodeError:
+            found = [json.loads(own, **rule) for own in text.splitlines() if own.strip()]
+        if isinstance(found, dict):
+            found = found.get("log_history", found)
+        rows = [found] if isinstance(found, dict) else found
+        table = pd.json_normalize(rows, sep="/")
+        check(len(table.columns) > 0, f"{path}: has no losses; {WANTED}")
+    except (ValueError, TypeError, RecursionError, AttributeError, NotImplementedError):
+        raise UserError(f"{path}: expected a table, JSON lines or trainer_state.json") from None
+    table = table.set_axis(range(1, len(table) + 1)).rename(columns=str)
+    return table.map(lambda own: "" if own != own else "nan" if own is None else str(own))
+
+
+def _select(
+    table: pd.DataFrame, selected: str | None, path: Path
+) -> tuple[pd.DataFrame, str | None]:
+    """Return the rows of an arm or of runs, by name; and the name, if columns may still have it."""
+    for pattern in (ARMS, SEEDS) if selected is not None else (ARMS,):
+        for name in (name for name in table if re.fullmatch(pattern, _normal(name))):
+            if selected is not None:
+                found = [fnmatch.fnmatch(value, selected) for value in table[name]]
+                if any(found):
+                    table, selected = table[found], None
+                    break
+            elif len(kinds := sorted(set(table[name]) - {""})) > 1:
+                shown = f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds[0]}"
+                raise UserError(f"{path}: {shown}")
+    for name in (name for name in table if re.fullmatch(SPLITS, _normal(name))):
+        if len(kinds := sorted(set(table[name]) - {""})) > 1:
+            kept = [own for own in kinds if re.search(WHERE["validation"], _normal(own))]
+            shown = f"{path}: {name} has {', '.join(kinds[:6])}; keep the rows of one"
+            check(len(kept) == 1, shown)
+            table = table[table[name] == kept[0]]
+    return table, selected
+
+
+def _normal(name: str) -> str:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"[^a-z0-9]+", "_", name).strip("_")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the run and the loss that a column's name holds, "" where it has none."""
+    if " - " in name:
+        run, _, metric = name.rpartition(" - ")
+        return run, metric
+    found = re.fullmatch(r"(.*?)(?<![a-z])(?:seed|run|s)[ _-]?(\d+)(.*)", f"{name}", re.I)
+    if name.isdigit() or not found:
+        return (name, "") if name.isdigit() else ("", name)
+    return found[2], f"{found[1]}{found[3]}".strip(" _-/.")
+
+
+def _kind(metric: str) -> tuple[str, str] | None:
+    """Return the source and the unit of a loss by its name; None of other columns."""
+    own = _normal(metric or "loss")
+    found = LOSS.fullmatch(own)
+    if not found or OTHER & set(own.split("_")):
+        return None
+    source = next((name for name, pattern in WHERE.items() if re.search(pattern, own)), "")
+    return source, next(unit for unit, group in zip(UNITS, found.groups()) if group)
+
+
+def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str, str]:
+    """Return the loss to compare with its source and unit: that of validation in nats, if any."""
+    for name in wanted:
+        for own in metrics:
+            if name.strip() in (own, _normal(own)):
+                return own, *(_kind(own) or ("", "nat"))
+    listed = ", ".join(sorted(filter(None, metrics))[:12])
+    check(not wanted, f"{path}: has no column {','.join(wanted)}; --column: one of {listed}")
+    kinds = {own: kind for own in metrics if (kind := _kind(own)) is not None}
+    check(bool(kinds), f"{path}: has no loss among its columns ({listed}); {WANTED}, or --column")
+    order = ("validation", "", "training")
+    rank = {own: (order.index(kind[0]), UNITS.index(kind[1])) for own, kind in kinds.items()}
+    best = sorted(own for own in rank if rank[own] == min(rank.values()))
+    check(len(best) == 1, f"{path}: has {', '.join(best)}; choose one by --column")
+    return best[0], *kinds[best[0]]
+
+
+def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> pd.Series:
+    """Return the numbers in cells, NaN of those that are blank or not finite."""
+    text = cells.str.lower()
+    if comma:
+        text = text.str.replace(r"^([+-]?\d+),(\d+(e[+-]?\d+)?)$", r"\1.\2", regex=True)
+    thousands = text.str.fullmatch(r"\d{1,3}(,\d{3})+")
+    values = pd.to_numeric(text.mask(thousands, text.str.replace(",", "")), errors="coerce")
+    is_named = text.isin(BLANK) | text.str.fullmatch(r"[+-]?(nan|inf|infinity)")
+    impossible = f"is impossible, expected at least {least:g}; correct it, or use --column"
+    for wrong, why in (
+        (~np.isfinite(values) & ~is_named, "is no number; correct it or drop the row"),
+        ((values < least) & ~is_named, impossible),
+    ):
+        line = wrong.idxmax()
+        shown = f"{path}, line {line}, {cells.name}: {cells[line][:40]!r} {why}"
+        check(not wrong.any(), shown)
+    return values.where(np.isfinite(values))
+
+
+def _decimals(text: str) -> int:
+    mantissa, _, exponent = text.lower().replace(",", ".").partition("e")
+    is_number = re.fullmatch(r"[+-]?\d+", exponent)
+    return len(mantissa.partition(".")[2]) - (int(exponent) if is_number else 0)
