@@ -140,7 +140,7 @@ def _savings(target: Target, parameters: tuple[int, int], numbers: dict[str, Any
     saved = parameters[1] - parameters[0]
 
     def size(first: int, last: int, weights: str, moments: str = "float32") -> int:
-        types = {"weight_dtype": weights, "moment_dtype": moments}
+        types: dict[str, Any] = {"weight_dtype": weights, "moment_dtype": moments}
         untied, tied = (target.budget(tied=tied, **types) for tied in (False, True))
         return sum(untied[first:last]) - sum(tied[first:last])
 

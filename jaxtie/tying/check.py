@@ -184,9 +184,9 @@ def check(
             difference, is_copy = _compare(one, aligned, one.shape[-2])
             facts["difference"] = float(difference)
             facts["shardings"] = _split_axes(one), _split_axes(other)
-        one = Found(**facts, problems=())
-        broken += _problems(one, tied, is_copy=bool(is_copy))
-        found.append(dataclasses.replace(one, problems=(*wrong, *broken)))
+        fact = Found(**facts, problems=())
+        broken += _problems(fact, tied, is_copy=bool(is_copy))
+        found.append(dataclasses.replace(fact, problems=(*wrong, *broken)))
     return Report(count_parameters(arrays_of(tree)), tuple(found))
 
 
