@@ -348,17 +348,22 @@ def _select(
     table: pd.DataFrame, selected: str | None, path: Path
 ) -> tuple[pd.DataFrame, str | None]:
     """Return the rows of an arm or of runs, by name; and the name, if columns may still have it."""
-    for pattern in (ARMS, SEEDS) if selected is not None else (ARMS,):
-        for name in (name for name in table if re.fullmatch(pattern, _normal(name))):
-            if selected is not None:
-                found = [fnmatch.fnmatch(value, selected) for value in table[name]]
-                if any(found):
-                    table, selected = table[found], None
-                    break
-            elif len(kinds := sorted(set(table[name]) - {""})) > 1:
-                shown = f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds[0]}"
-                raise UserError(f"{path}: {shown}")
-    for name in (name for name in table if re.fullmatch(SPLITS, _normal(name))):
+    columns = {name: _normal(name) for name in table}
+    if selected is not None:
+        for name in (
+            own for p in (ARMS, SEEDS) for own in columns if re.fullmatch(p, columns[own])
+        ):
+            if any(found := [fnmatch.fnmatch(value, selected) for value in table[name]]):
+                table, selected = table[found], None
+                break
+    else:
+        for name in (name for name in columns if re.fullmatch(ARMS, columns[name])):
+            kinds = sorted(set(table[name]) - {""})
+            shown = (
+                f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds and kinds[0]}"
+            )
+            check(len(kinds) < 2, f"{path}: {shown}")
+    for name in (name for name in columns if re.fullmatch(SPLITS, columns[name])):
         if len(kinds := sorted(set(table[name]) - {""})) > 1:
             kept = [own for own in kinds if re.search(WHERE["validation"], _normal(own))]
             shown = f"{path}: {name} has {', '.join(kinds[:6])}; keep the rows of one"
