@@ -37,7 +37,7 @@ def block_size(platform: str, vocabulary: int) -> int:
     """Return the positions of a block that suit a platform."""
     if platform == "cpu":
         return BLOCK_SIZE
-    return max(BLOCK_SIZE, 1 << (BLOCK_LOGITS // vocabulary).bit_length() - 1)
+    return max(BLOCK_SIZE, 2 ** ((BLOCK_LOGITS // vocabulary).bit_length() - 1))
 
 
 def cross_entropy(
