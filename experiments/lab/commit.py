@@ -173,7 +173,7 @@ def rewrite(documents: Sequence[Path], experiments: Path) -> None:
         path.write_text(text)
 
 
-def _commit(runs: Sequence[Path]) -> list[Path]:
+def _commit(runs: Sequence[Path]) -> int:
     documents = [Path(name) for name in DOCUMENTS]
     for document in documents:
         if not document.is_file():
@@ -181,12 +181,14 @@ def _commit(runs: Sequence[Path]) -> list[Path]:
     data = [keep_run(run, EXPERIMENTS) for run in runs]
     figures = draw_figures(EXPERIMENTS)  # pages link to them
     rewrite(documents, EXPERIMENTS)
-    return [*data, *documents, EXPERIMENTS / "results", *figures]
+    print(*data, *documents, EXPERIMENTS / "results", *figures, sep="\n")
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Commit the runs that the command line names; return the exit status."""
-    return run_command(lambda: _commit(sys.argv[1:] if arguments is None else arguments))
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _commit([*map(Path, words)]))
 
 
 if __name__ == "__main__":
