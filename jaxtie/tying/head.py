@@ -23,7 +23,8 @@ from jaxtie.config import Size, size
 
 Tree = Any  # a pytree: parameters, or the state of an optimizer
 
-PARTS = frozenset({"input", "output", "output_rows", "bias", "projection"})
+# `log_scale`: of arms with +learned-scale
+PARTS = frozenset({"input", "output", "output_rows", "bias", "projection", "log_scale"})
 MAX_SLICES = 8  # runs of consecutive row ids that `replace_rows` joins by slices
 
 
