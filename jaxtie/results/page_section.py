@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtie.config import UserError
+from jaxtie.results.folder import replacing
 from jaxtie.results.tables import Table
 
 SECTION = "section.json"
@@ -27,9 +28,8 @@ def write_section(
     """Write a section, or replace it."""
     section = PageSection(command, list(sentences), list(tables), captions)._asdict()
     section["tables"] = list(map(dataclasses.asdict, tables))
-    temporary = folder / f".{SECTION}"
-    temporary.write_text(json.dumps(section), encoding="utf-8")
-    temporary.replace(folder / SECTION)
+    with replacing(folder / SECTION) as path:
+        path.write_text(json.dumps(section), encoding="utf-8")
 
 
 def read_section(folder: Path) -> PageSection:

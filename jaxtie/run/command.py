@@ -393,7 +393,7 @@ def _show(
         conclusion = analysis.conclude(results)
         print_tables(conclusion.table.shortened(ROWS))
         print(*conclusion.lines(), *_judge(folder, results, declared, claims), sep="\n")
-        print(f"Report: {folder.path / 'report.html'}; all tables: {folder.summary}")
+        print(f"Report: {folder.page}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
