@@ -22,14 +22,11 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     at = f"step {step:,}, {seeds} seed{'s' * (seeds > 1)}"
     end = results.sel(eval_step=step, drop=True)
     loss = end["valid_loss"].assign_attrs(long_name="validation loss, nat")
-    compression = {"perplexity": np.exp(end["valid_loss"])}
+    measure, values = "perplexity", np.exp(end["valid_loss"])
     if "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any()):
-        compression = {"bits per byte": end["bits_per_byte"]}
+        measure, values = "bits per byte", end["bits_per_byte"]
     columns: dict[str, Callable[[str], str]] = {
-        **{
-            name: lambda arm, values=values: number(float(values.sel(arm=arm).mean()))
-            for name, values in compression.items()
-        },
+        measure: lambda arm: number(float(values.sel(arm=arm).mean())),
         "accuracy": lambda arm: interval(end["valid_accuracy"].sel(arm=arm).values),
         "parameters": lambda arm: f"{int(end['parameters'].sel(arm=arm)):,}",
     }
