@@ -116,19 +116,21 @@ def test_nothing_outside_of_the_laboratory_imports_it():
     laboratory = {path.stem for path in (EXPERIMENTS / "lab").glob("*.py")}
     assert laboratory >= {"commit", "condense", "pages"}
     for path in (*FILES.values(), *EXPERIMENTS.glob("*.py")):
+        names: list[str] = []
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in getattr(node, "names", ())]
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                assert not {*names} & laboratory, path
-                assert not [name for name in names if ".lab" in name], path
+            if isinstance(node, ast.ImportFrom):
+                names.append(node.module or "")
+            elif isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+        assert not {*names} & laboratory, path
+        assert not [name for name in names if ".lab" in name], path
 
 
 def test_an_installed_package_lists_its_experiments_without_the_laboratory(tmp_path, monkeypatch):
     """Of the files that setuptools would put into a wheel."""
     setuptools = pytest.importorskip("setuptools")
     monkeypatch.chdir(PACKAGE.parent)
-    distribution = setuptools.Distribution()
+    distribution = setuptools.Distribution({"script_name": "setup.py"})
     distribution.parse_config_files()
     built = distribution.get_command_obj("build_py")
     built.ensure_finalized()

@@ -12,6 +12,7 @@ and is written from these data and the claims in the experiment files. A test fa
 changed by hand. Start it in the root of the repository.
 """
 
+import argparse
 import dataclasses
 import re
 import sys
@@ -173,7 +174,7 @@ def rewrite(documents: Sequence[Path], experiments: Path) -> None:
         path.write_text(text)
 
 
-def _commit(runs: Sequence[Path]) -> list[Path]:
+def _commit(runs: Sequence[Path]) -> int:
     documents = [Path(name) for name in DOCUMENTS]
     for document in documents:
         if not document.is_file():
@@ -181,12 +182,16 @@ def _commit(runs: Sequence[Path]) -> list[Path]:
     data = [keep_run(run, EXPERIMENTS) for run in runs]
     figures = draw_figures(EXPERIMENTS)  # pages link to them
     rewrite(documents, EXPERIMENTS)
-    return [*data, *documents, EXPERIMENTS / "results", *figures]
+    print(*data, *documents, EXPERIMENTS / "results", *figures, sep="\n")
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Commit the runs that the command line names; return the exit status."""
-    return run_command(lambda: _commit(sys.argv[1:] if arguments is None else arguments))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
+    runs = parser.parse_args(arguments).runs
+    return run_command(lambda: _commit(runs))
 
 
 if __name__ == "__main__":

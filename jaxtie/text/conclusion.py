@@ -22,7 +22,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     at = f"step {step:,}, {seeds} seed{'s' * (seeds > 1)}"
     end = results.sel(eval_step=step, drop=True)
     loss = end["valid_loss"].assign_attrs(long_name="validation loss, nat")
-    measure, values = "perplexity", np.exp(end["valid_loss"])
+    measure, values = "perplexity", xr.apply_ufunc(np.exp, end["valid_loss"])
     if "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any()):
         measure, values = "bits per byte", end["bits_per_byte"]
     columns: dict[str, Callable[[str], str]] = {
