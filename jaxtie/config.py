@@ -710,16 +710,6 @@ class Layout(NamedTuple):
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
 NEVER_SWEPT = {("", name) for name in ("steps", "record_every", "eval_every")}
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
-REPORTS = {
-    "schema": "configuration -> `Schema`: variables of the results",
-    "constants": "configuration -> variables that no member owns",
-    "attributes": "configuration -> further attributes",
-    "conclusion": "results -> `Conclusion`: the answer, printed at the end of a run",
-    "tables": "results -> tables of the summary",
-    "plots": "results -> figures, by file name",
-    "frames": "results -> tidy tables for `--csv`, by file name",
-    "animate": "results, folder -> file of an animation",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -737,7 +727,9 @@ class TaskConfig:
       refusal: why others do not: "not an option of NAME, which ...".
       interventions: whether it applies those of a head, see `Interventions`.
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
-      reports: functions of the results, or their "module:name", by `REPORTS`; they need no jax.
+      reports: functions, or their "module:name", that need no jax. Of the configuration: `schema`
+        (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
+        `conclusion`, `tables`, `plots` and `frames` (by file name), `animate` (also of a folder).
         `jaxtie.results.analysis` has a generic one for each that is missing.
       name: name of the run folder.
       claim: what the experiment shows, in one sentence.

@@ -12,6 +12,7 @@ and is written from these data and the claims in the experiment files. A test fa
 changed by hand. Start it in the root of the repository.
 """
 
+import argparse
 import dataclasses
 import re
 import sys
@@ -187,8 +188,10 @@ def _commit(runs: Sequence[Path]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Commit the runs that the command line names; return the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _commit([*map(Path, words)]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
+    runs = parser.parse_args(arguments).runs
+    return run_command(lambda: _commit(runs))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Committed results: what of a run is committed, how it is written, how further seeds join it."""
 
+import itertools
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
 from jaxtie.results.folder import RunFolder, replacing
-from jaxtie.results.gradient_by_role import between_steps, has_roles, tied_arms
+from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, swept
 from jaxtie.text.analysis import BASELINES, MASK_VARIABLES
 from jaxtie.text.pairs import PREDICTED
@@ -123,6 +124,22 @@ def _rounded(values: xr.DataArray) -> xr.DataArray:
     return values.copy(
         data=np.where(np.isfinite(values), nearest.view(np.float32), values).astype(np.float32)
     )
+
+
+def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
+    """Aggregate the variables over the updates between a few steps: means, and sums of pushes.
+
+    The steps ascend from 0, which has no update before it.
+    """
+    own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
+    pushes = [name for name in PUSH_VARIABLES if name in own]
+    parts = [own.sel(step=0, drop=True)]
+    for low, high in itertools.pairwise(ends):
+        # records are evenly spaced, so each has the same weight
+        here = own.sel(step=slice(low + 1, high))
+        sums = {name: here[name].sum("step", skipna=False) for name in pushes}
+        parts.append(here.mean("step", skipna=False).assign(sums))
+    return xr.concat(parts, xr.DataArray(ends, dims="step", name="step"))
 
 
 # ----- EXor.

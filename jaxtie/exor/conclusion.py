@@ -1,6 +1,7 @@
 """Conclude a run on EXor: what tying costs, and which pairs are held apart. Imports no jax."""
 
 import re
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -12,6 +13,7 @@ from jaxtie.results.conclusion import (
     FEW_SEEDS,
     MOST_NAMED,
     Conclusion,
+    arms_table,
     gap_of,
     gap_sentences,
     in_words,
@@ -29,7 +31,6 @@ from jaxtie.results.tables import (
     interval,
     last_step,
     number,
-    reference_arm,
     sweep_points,
     swept,
     tables_of,
@@ -96,24 +97,23 @@ def _scope(results: xr.Dataset) -> str:
 
 def _arm_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray, at: str) -> Table:
     """Return loss, stuck seeds, distances and the paired difference of every arm."""
-    reference, pairs, rows = reference_arm(results), live_pairs(results), []
+    pairs = live_pairs(results)
+    tables = {arm.name: tables_of(arm).values() for arm in arms_of(results)}
     ends = {
         (pair, table): at_end(distance(results, table, pair), results).median("seed")
         for pair in pairs
         for table in ("input", "output")
     }
-    for arm in arms_of(results):
-        tables, loss = tables_of(arm).values(), excess.sel(arm=arm.name)
-        distances = [
-            " / ".join(number(float(ends[pair, table].sel(arm=arm.name))) for table in tables)
-            for pair in pairs
-        ]
-        gap = "" if arm.name == reference else interval(gap_of(excess, arm.name, reference))
-        count = _counts(stuck, arm.name)
-        rows.append((arm.name, interval(loss.values), gap, count, *distances))
-    header = ("arm", EXCESS, f"− {reference}", "stuck", *(f"distance {pair}" for pair in pairs))
+
+    def distances(pair: str, arm: str) -> str:
+        return " / ".join(number(float(ends[pair, each].sel(arm=arm))) for each in tables[arm])
+
+    columns = {
+        "stuck": partial(_counts, stuck),
+        **{f"distance {pair}": partial(distances, pair) for pair in pairs},
+    }
     note = f"Mean ± 95 %. {STUCK_NOTE} Distances: median, input / output."
-    return Table(f"{results.attrs['experiment']}: {at}", header, rows, note)
+    return arms_table(excess, f"{results.attrs['experiment']}: {at}", columns, note)
 
 
 def _sweep_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray, at: str) -> Table:

@@ -29,7 +29,7 @@ from jaxtie.results.plots import (
     Panel,
     Picture,
     coloured,
-    draw_mean,
+    draw_arms,
     draw_median,
     finish_axes,
     subplots,
@@ -108,8 +108,7 @@ def _draw_best(axes: Axes, best: float) -> None:
 
 def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
-    for colour, arm in coloured(results["arm"].values):
-        draw_mean(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
+    draw_arms(axes, results["valid_accuracy"])
     _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
     finish_axes(

@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +95,26 @@ def answer_picture(conclusion: Conclusion) -> Picture:
 def gap_of(loss: xr.DataArray, arm: str, reference: str) -> np.ndarray:
     """Return the paired differences of two arms, arm − reference, by seed; NaN if one diverged."""
     return (loss.sel(arm=arm) - loss.sel(arm=reference)).values.astype(np.float64)
+
+
+def arms_table(
+    loss: xr.DataArray, title: str, columns: Mapping[str, Callable[[str], str]], note: str
+) -> Table:
+    """Return a row per arm: its loss, the difference to the reference, and further columns.
+
+    Args:
+      loss: see `Conclusion`, of no sweep.
+      title: of the table.
+      columns: header -> the cell of an arm.
+      note: below the table.
+    """
+    reference, rows = reference_arm(loss), []
+    for arm in map(str, loss["arm"].values):
+        gap = "" if arm == reference else interval(gap_of(loss, arm, reference))
+        cells = [cell(arm) for cell in columns.values()]
+        rows.append((arm, interval(loss.sel(arm=arm).values), gap, *cells))
+    header = ("arm", str(loss.attrs["long_name"]), f"− {reference}", *columns)
+    return Table(title, header, rows, note)
 
 
 def verdict(gap_S: np.ndarray, error: float = 0.05) -> str:

@@ -160,6 +160,7 @@ class RunFolder:
         self.figures = path / "figures"
         self.summary = path / "summary.md"
         self.claims = path / "claims.md"
+        self.page = path / "report.html"
         self.checkpoints = path / "checkpoints"
         self.points = path / "points"  # folders of a sweep's runs
         self._config = path / "config.json"
@@ -243,9 +244,8 @@ class RunFolder:
 
     def _leftovers(self) -> list[Path]:
         """Return the temporary files of killed runs, or of the one that has the lock."""
-        patterns = [
-            f".{path.name}.{RANDOM}" for path in (self._config, self.results, self.vocabulary)
-        ]
+        replaced = (self._config, self.results, self.vocabulary, self.claims, self.page)
+        patterns = [f".{path.name}.{RANDOM}" for path in replaced]
         found = [self.path.glob(pattern) for pattern in patterns]
         return list(itertools.chain(*found, self._records.glob(f".*.npz.{RANDOM}")))
 
@@ -269,10 +269,10 @@ class RunFolder:
         So a folder killed at any moment is the earlier run's, perhaps with files missing, or starts
         from step 0.
         """
-        csv, page = self.path / "csv", self.path / "report.html"
+        csv = self.path / "csv"
         for each in (self.checkpoints, self.points, self._records, self.figures, csv):
             shutil.rmtree(each, ignore_errors=not each.exists())
-        for each in (self.summary, self.claims, page, self.vocabulary, self.results):
+        for each in (self.summary, self.claims, self.page, self.vocabulary, self.results):
             each.unlink(missing_ok=True)
         self.write_config(config)
 

@@ -4,7 +4,6 @@ The variables are sums over the rows of groups of tokens: of each symbol, or of 
 frequency. So those of the whole table are sums over groups, and those of several records are means.
 """
 
-import itertools
 from functools import partial
 
 import numpy as np
@@ -48,22 +47,6 @@ def has_roles(results: xr.Dataset) -> bool:
 def tied_arms(results: xr.Dataset) -> list[str]:
     """Return the names of the arms that are tied throughout."""
     return [arm.name for arm in arms_of(results) if arm.untied_from is None]
-
-
-def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
-    """Aggregate the variables over the updates between a few steps: means, and sums of pushes.
-
-    The steps ascend from 0, which has no update before it.
-    """
-    own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
-    pushes = [name for name in PUSH_VARIABLES if name in own]
-    parts = [own.sel(step=0, drop=True)]
-    for low, high in itertools.pairwise(ends):
-        # records are evenly spaced, so each has the same weight
-        here = own.sel(step=slice(low + 1, high))
-        sums = {name: here[name].sum("step", skipna=False) for name in pushes}
-        parts.append(here.mean("step", skipna=False).assign(sums))
-    return xr.concat(parts, xr.DataArray(ends, dims="step", name="step"))
 
 
 def output_share(part: xr.Dataset) -> xr.DataArray:

@@ -90,6 +90,12 @@ def draw_mean(
     axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=alpha, linewidth=0)
 
 
+def draw_arms(axes: Axes, values: xr.DataArray, **line: Any) -> None:
+    """Draw the mean of each arm, see `draw_mean`."""
+    for colour, arm in coloured(values["arm"].values):
+        draw_mean(axes, values.sel(arm=arm), colour, arm, **line)
+
+
 def draw_median(axes: Axes, values: xr.DataArray, colour: str, label: str) -> None:
     """Draw the median over seeds with its 95 % band, by ranks, over the steps that were reached."""
     steps, data = _reached(values, "seed")

@@ -393,7 +393,7 @@ def _show(
         conclusion = analysis.conclude(results)
         print_tables(conclusion.table.shortened(ROWS))
         print(*conclusion.lines(), *_judge(folder, results, declared, claims), sep="\n")
-        print(f"Report: {folder.path / 'report.html'}; all tables: {folder.summary}")
+        print(f"Report: {folder.page}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
@@ -415,13 +415,14 @@ def _judge(
     table = claims_table(title, runs, {declared.name: claims}, lenient=True)
     with replacing(folder.claims) as path:
         path.write_text(table.markdown(), encoding="utf-8")
-    rows = [dict(zip(table.header, row)) for row in table.rows]
-    verdicts = Counter(row["verdict"].strip("*") for row in rows)
+    rows = [(row[-1].strip("*"), *row[2:]) for row in table.rows]
+    verdicts = Counter(verdict for verdict, *_ in rows)
     counts = ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())
     shown = [
-        f"- {row['verdict'].strip('*')}: {row['claim']} {row['found']}, holds if {row['holds if']}"
-        for row in rows[:CLAIMS]
-    ]
+        f"- {verdict}: {claim} {found}, holds if {bounds}"
+        for verdict, claim, _, bounds, found, _ in rows
+        if verdict != "no data yet"
+    ][:CLAIMS]
     return [f"{table.title} ({counts}), all in {folder.claims}:", *shown]
 
 

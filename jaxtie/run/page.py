@@ -5,7 +5,6 @@ lets a browser run no script and fetch nothing.
 """
 
 import base64
-import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -18,7 +17,7 @@ import jaxtie
 from jaxtie.config import UserError
 from jaxtie.results import analysis
 from jaxtie.results.conclusion import TOO_SHORT
-from jaxtie.results.folder import RunFolder
+from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
@@ -171,9 +170,8 @@ def write_report(folder: RunFolder, experiment: str, claim: str) -> Path:
     """Write the page about one run into its folder; return the file."""
     section = Section("", experiment, claim, "done")
     section.read(folder, if_finished=False)
-    path = folder.path / "report.html"
-    write_page(path, section.facts.pop("command", ""), [section])
-    return path
+    write_page(folder.page, section.facts.pop("command", ""), [section])
+    return folder.page
 
 
 def write_page(path: Path, command: str, sections: list[Section]) -> None:
@@ -188,6 +186,5 @@ def write_page(path: Path, command: str, sections: list[Section]) -> None:
         version=jaxtie.__version__, command=command, sections=sections, written=datetime.now(UTC)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))  # file names may be any bytes
-    os.replace(temporary, path)
+    with replacing(path) as temporary:  # file names may be any bytes
+        temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))

@@ -1,49 +1,37 @@
 """Conclude a run on text: what tying costs, and how good the models are. Imports no jax."""
 
+from collections.abc import Callable
+
 import numpy as np
 import xarray as xr
 
 from jaxtie.results.conclusion import (
     Conclusion,
-    gap_of,
+    arms_table,
     gap_sentences,
     model_in_words,
 )
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, reference_arm
+from jaxtie.results.tables import interval, last_step, number
 
 FEW_SEEDS = 3
 
 
 def text_conclusion(results: xr.Dataset) -> Conclusion:
     """Return the table, the sentences and the scope of a run."""
-    seeds, step, reference = results.sizes["seed"], last_step(results), reference_arm(results)
+    seeds, step = results.sizes["seed"], last_step(results)
     at = f"step {step:,}, {seeds} seed{'s' * (seeds > 1)}"
-    loss, rows = results["valid_loss"].sel(eval_step=step, drop=True), []
-    loss.attrs["long_name"] = "validation loss, nat"
-    in_bits = "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any())
-    for arm in arms_of(results):
-        own = results.sel(arm=arm.name, eval_step=step)
-        rows.append(
-            (
-                arm.name,
-                interval(own["valid_loss"].values),
-                "" if arm.name == reference else interval(gap_of(loss, arm.name, reference)),
-                number(
-                    float((own["bits_per_byte"] if in_bits else np.exp(own["valid_loss"])).mean())
-                ),
-                interval(own["valid_accuracy"].values),
-                f"{int(own['parameters']):,}",
-            )
-        )
-    header = (
-        "arm",
-        "validation loss, nat",
-        f"− {reference}",
-        "bits per byte" if in_bits else "perplexity",
-        "accuracy",
-        "parameters",
-    )
-    table = Table(f"{results.attrs['experiment']}: {at}", header, rows, "Mean ± 95 %.")
+    end = results.sel(eval_step=step, drop=True)
+    loss = end["valid_loss"].assign_attrs(long_name="validation loss, nat")
+    measure, values = "perplexity", xr.apply_ufunc(np.exp, end["valid_loss"])
+    if "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any()):
+        measure, values = "bits per byte", end["bits_per_byte"]
+    columns: dict[str, Callable[[str], str]] = {
+        measure: lambda arm: number(float(values.sel(arm=arm).mean())),
+        "accuracy": lambda arm: interval(end["valid_accuracy"].sel(arm=arm).values),
+        "parameters": lambda arm: f"{int(end['parameters'].sel(arm=arm)):,}",
+    }
+    title = f"{results.attrs['experiment']}: {at}"
+    table = arms_table(loss, title, columns, "Mean ± 95 %.")
     best = float(loss.mean("seed").min())
     unigram, bigram, four = (
         float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram", "kneser_ney")

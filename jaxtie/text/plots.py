@@ -16,7 +16,7 @@ from jaxtie.results.plots import (
     HOLDS,
     Panel,
     Picture,
-    coloured,
+    draw_arms,
     draw_mean,
     finish_axes,
     subplots,
@@ -46,8 +46,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     """Draw a measure of the validation split, a curve an arm."""
     title = measures(results)[name]
     label = title.removeprefix("validation ")
-    for colour, arm in coloured(results["arm"].values):
-        draw_mean(axes, results[name].sel(arm=arm), colour, arm)
+    draw_arms(axes, results[name])
     if name == "valid_accuracy":
         axes.set_ylim(0, None)
     if name == "perplexity":
@@ -84,8 +83,7 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 
 def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
-    for colour, arm in coloured(results["arm"].values):
-        draw_mean(axes, group.of(results[name].sel(arm=arm)).mean("pair"), colour, arm)
+    draw_arms(axes, group.of(results[name]).mean("pair"))
     title, label = group.label, "swap divergence"
     if name == "log_odds":
         axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
@@ -123,9 +121,7 @@ def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -
         (course, losses, steps_T > 0, "whole course"),
         (difference, paired, steps_T > 0, f"difference to {untied}, in pairs"),
     ):
-        for colour, arm in coloured(arms):
-            own = shown.sel(arm=arm).isel(eval_step=at)
-            draw_mean(axes, own, colour, arm, alpha=0.2, linewidth=1.2)
+        draw_arms(axes, shown.isel(eval_step=at), alpha=0.2, linewidth=1.2)
         axes.set(title=title, xlabel="step", ylabel="validation loss, nat")
     difference.set_ylabel("nat")
     for axes in (start, course):

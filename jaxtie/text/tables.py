@@ -62,11 +62,9 @@ def validation_table(results: xr.Dataset) -> Table:
     """Show each arm at the last evaluation, and its difference to the reference, by seed."""
     step, arms, reference = last_step(results), arms_of(results), reference_arm(results)
     end, rows, blank = results.sel(eval_step=step), [], [""] * (len(arms) - 1)
-    for name, label in measures(results).items():
+    lengths = {name: own.meaning for name, own in MASK_VARIABLES.items() if name in results}
+    for name, label in (measures(results) | lengths).items():
         rows.append((label, *arm_cells(end[name].astype(np.float64))))
-    for name, variable in MASK_VARIABLES.items():
-        if name in results:
-            rows.append((variable.meaning, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
         if name in results:
             loss = number(float(results[name]))

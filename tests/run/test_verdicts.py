@@ -14,8 +14,8 @@ from jaxtie.exor.claims import Claim
 experiment = Experiment(name="small", process=Process(length=5), arms=("tied", "untied"),
                         steps=20, record_every=10, eval_every=10)
 claims = (
-    Claim("There is a loss.", "loss", "tied", low=0),
-    Claim("There is none.", "loss", "tied", high=0),
+    Claim("There is a loss.", "loss", "tied", low=-99),
+    Claim("There is none.", "loss", "tied", high=-99),
     Claim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
     Claim("It is as elsewhere.", "loss", {"tied": 1, "elsewhere: tied": -1}, -1e-6, 1e-6),
     Claim("It is nearer.", "nearness by CKA", "tied", low=0),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from text_results import BY_PAIR, text_results
 
 from jaxtie.config import UserError
 from jaxtie.results.claims import Judgement, claims_table, judge_claims
+from jaxtie.run.experiment_files import load_claims
 from jaxtie.text.analysis import groups_of, log_decay_ratio
-from jaxtie.text.claims import TextClaim, claims_of_duplicates
+from jaxtie.text.claims import TextClaim
 from jaxtie.text.plots import text_frames, text_panels
 from jaxtie.text.tables import validation_table, word_pairs_table
 
-ARMS, SEEDS, PAIRS = ("tied", "tied+bias", "untied", "untied@20"), 3, 6
+ARMS, SEEDS, PAIRS = ("tied", "tied+bias", "untied", "untied@500"), 3, 6
 P = np.resize([0.5, 0.1], PAIRS)
 DECAY = 0.9
 
@@ -54,7 +56,7 @@ def as_claimed(arm: str, table: str, kind: str, p: float) -> float:
     """Apart where a table writes logits and no bias does; near as inputs; other pairs far."""
     if kind != "duplicate":
         return 4.0
-    apart = {"tied": ("input", "output"), "untied": ("output",), "untied@20": ("output",)}
+    apart = {"tied": ("input", "output"), "untied": ("output",), "untied@500": ("output",)}
     return 2.0 if p == 0.1 and table in apart.get(arm, ()) else 1.0
 
 
@@ -100,7 +102,7 @@ def test_baselines_follow_the_loss():
     assert rows["loss of the token on the left alone (bigram), nat"][0] == "4.500"
 
 
-CLAIMS = claims_of_duplicates(0.5, 0.1, "untied@20")
+CLAIMS = load_claims(Path(__file__).parents[2] / "experiments" / "duplicates_causal.py")
 
 
 def judged(results: xr.Dataset) -> list[Judgement]:

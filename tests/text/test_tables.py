@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from pages import targets_only_table
 from text_results import text_results
 
 from jaxtie.config import names_of
@@ -26,7 +27,6 @@ from jaxtie.text.tables import (
     head_loss_table,
     neighbour_table,
     pace_table,
-    targets_only_table,
     text_tables,
     validation_table,
 )
