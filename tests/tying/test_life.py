@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -96,7 +97,7 @@ class OfTree:
 
     def __init__(self, params, paths, logits, parts):
         self.params, self.paths, self.logits, self.parts = params, paths, logits, parts
-        self.opt_state, self.update = TX.init(params), jax.jit(self._update)
+        self.opt_state, self.update = TX.init(params), once(self._update)
 
     def _update(self, params, opt_state, tokens):
         def loss(params):
