@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from commit import rewritten
 
 import jaxtie
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 from jaxtie.results.tables import Table, interval
-from jaxtie.run.report import rewritten
 
 EXPERIMENTS = Path(__file__).parents[1]
 DATA, PAGE = EXPERIMENTS / "data", EXPERIMENTS / "text_recipe.md"
@@ -116,9 +116,10 @@ def table(rows: pd.DataFrame) -> Table:
             k = searched.loc[searched["even"].idxmin(), "k"]
             best[key] = own[own["k"] == k].set_index("seed")
         for recipe in RECIPES:
-            if not all((recipe, arm) in best for arm in ARMS):
+            both = [best.get((recipe, arm)) for arm in ARMS]
+            if any(own is None or len(own) < SEEDS for own in both):
                 continue
-            tied, untied = (best[recipe, arm] for arm in ARMS)
+            tied, untied = both
             row = [f"{width}", recipe]
             for arm, own in zip(ARMS, (tied, untied)):
                 less = own["odd"] - best[FIRST_RECIPE, arm]["odd"]
