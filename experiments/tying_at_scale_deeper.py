@@ -5,9 +5,9 @@ of four layers has 1,901,696. Its learning rate is that of the tied model.
 
     jaxtie run tying_at_scale_deeper --text packages/
 
-The claims about all other arms stand here, with one multiplicity: they hold together at 95 %. Their
-bounds are ours. The two about a part of the gap mean something only where the gap at equal width is
-shown to be above 0; if it is not, they are not counted.
+The five claims about all other arms stand here and hold together at 95 % (Bonferroni). Their bounds
+are ours. The two about a part of the gap mean something only where the gap at equal width is shown
+to be above 0; if it is not, they are not counted.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
