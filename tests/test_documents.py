@@ -66,14 +66,15 @@ def test_modules_in_the_architecture_page_exist():
 @pytest.mark.parametrize("name", LONGEST)
 def test_numbers_of_the_findings_are_on_the_pages_they_link_to(name):
     """Of a paragraph without such a link: on any page."""
-    pages = {path.name: path.read_text() for path in (ROOT / "experiments/results").glob("*.md")}
+    folders = (ROOT / "experiments").glob("*_*.md"), (ROOT / "experiments/results").glob("*.md")
+    pages = {path.name: path.read_text() for folder in folders for path in folder}
     text = (ROOT / name).read_text()
     if name == "README.md":
         text = text[text.index("## What we found") : text.index("## Run your own")]
     prose = re.sub(r"<!-- table.*?end of table -->", "", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\n|\n(?=- |\d\. |#)", prose):
-        links = re.findall(r"\((?:experiments/)?results/([\w-]+\.md)\)", paragraph)
-        own = "".join(pages[link] for link in links or pages)
+        links = re.findall(r"\((?:experiments/)?(?:results/)?([\w-]+\.md)\)", paragraph)
+        own = "".join(pages[link] for link in {*links} & {*pages} or pages)
         numbers = re.findall(r"\d+\.\d+", re.sub(r"\]\([^)]*\)", "", paragraph))
         assert not [number for number in numbers if number not in own], paragraph
 

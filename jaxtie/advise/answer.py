@@ -29,15 +29,13 @@ BETWEEN = (
     "untie late (jaxtie.untie, at 2/3 of the steps): tied memory until then, an untied model after."
     " A ternary 26-layer model gained 0.0096 nat (one seed); a 124M speedrun does it, not ablated."
     " On our toy task, untied at 2/3, the loss ends 0.041 nat below tied and 0.122 above untied",
-    "own output rows for tokens that are never a target (mask, padding), {width:,} parameters each:"
-    " on our toy task one for the mask lowers the share of stuck seeds from 0.362 to 0.054; on text"
-    " no effect is seen (small models, three seeds)",
-    "a learned gain of such rows, one parameter each: on our toy task the share falls from 0.370 to"
-    " 0.139; on text the loss changes by less than 0.03 nat (small models, three seeds)",
-    "a larger tied model of untied's parameters: {more} more layers, {flops} more FLOPs. On books"
-    " our wider tied models beat untied at vocabulary 8,192, by 0.016 to 0.047 nat, not at 2,048"
-    " and width 32 (0.035 worse; one layer, five seeds); in SmolLM3's ablation 16 tied layers beat"
-    " 12 untied at 1.2B (a figure, one run each)",
+    "of a masked model: an output row of its own for the mask, {width:,} parameters, lowers the"
+    " share of stuck seeds from 0.362 to 0.054 on our toy task, a learned length of its row, one"
+    " parameter, from 0.370 to 0.139; on text no effect is seen (small models, three seeds)",
+    "a larger tied model of about untied's parameters: {more} more layers, {flops} more FLOPs. On"
+    " books our wider tied models beat untied at vocabulary 8,192, by 0.016 to 0.047 nat, not at"
+    " 2,048 and width 32 (0.035 worse; one layer, five seeds); in SmolLM3's ablation 16 tied layers"
+    " beat 12 untied at 1.2B (a figure, one run each)",
 )
 
 
@@ -97,7 +95,7 @@ def advise(
     numbers: dict[str, Any] = dict(zip(("parameters_tied", "parameters_untied"), parameters))
     numbers |= {"share": share, "comparisons": json.loads(near.to_json(orient="records"))}
     sections = (
-        _default(default, target, parameters, near["gap_nats"].dropna(), margin),
+        _default(default, target, parameters, near.dropna(subset=["gap_nats"]), margin),
         _savings(target, parameters, numbers),
         ["Others measured, nearest first (nat per token; nothing is extrapolated):"]
         + [f"  {known.line(own)}" for own in near.itertuples()],
@@ -109,30 +107,37 @@ def advise(
 
 
 def _default(
-    default: str, target: Target, parameters: tuple[int, int], gaps: pd.Series, margin: float
+    default: str, target: Target, parameters: tuple[int, int], near: pd.DataFrame, margin: float
 ) -> list[str]:
     table, said = short(parameters[1] - parameters[0]), ""
     share = (parameters[1] - parameters[0]) / parameters[0]
     if target.flag is not None:
         said = f" (config.json says {'tied' if target.flag else 'untied'})"
-    wrong = f"memory for {table} parameters counts more than loss, or a test shows no gap"
+    wrong = f"Tie instead if memory is short, or if a test shows no gap above {margin:g} nat"
     if default == "tie":
-        wrong = f"loss counts more than {table} parameters, and a test shows a gap"
-    shown = ", ".join(f"{gap:+.3f}" for gap in sorted(gaps)) or "not in nats"
+        wrong = (
+            f"Untie instead if {table} more parameters are affordable and a test shows that tying"
+            f" costs more than {margin:g} nat"
+        )
+    close = near[np.abs(np.log(near["parameters"] / parameters[1])) <= math.log(known.CLOSE)]
+    shown = ", ".join(
+        f"{own.gap_nats:+.3f} at {short(own.parameters)}" for own in close.itertuples()
+    )
+    shown = f"are {shown}" if shown else "are all of models far from this size"
     right, count, ties, models, band = known.habit(share)
-    near = known.alike(parameters[0])
+    alike = known.alike(parameters[0])
     named = [
         f"{own.model} {'tied' if own.tied else 'untied'}"
-        for own in near.drop_duplicates("family").head(NAMED).itertuples()
+        for own in alike.drop_duplicates("family").head(NAMED).itertuples()
     ]
     return [
         f"Default: {default}{said}. Rule: tie where one table is {percent(known.OFTEN)} or more of"
         f" the tied model; here it is {percent(share)}. A habit, not a measurement: {right} of"
         f" {count} models since {known.SINCE} follow it; with {band}, {ties} of {models} tie.",
-        f"It is wrong if {wrong} above {margin:g} nat. The nearest measured gaps (tied − untied;"
-        f" above 0: tying costs) are {shown}; none is of your model.",
-        f"Of {len(near)} published models within twice this size {near['tied'].sum()} tie:"
-        f" {', '.join(named) or 'none'}.",
+        f"{wrong}. The nearest measured gaps (tied − untied, nat; above 0: tying costs) {shown};"
+        " each has its own recipe, and none is of your model.",
+        f"{alike['tied'].sum()} of {len(alike)} published models within twice this size tie. The"
+        f" nearest: {', '.join(named) or 'none'}.",
     ]
 
 
@@ -185,11 +190,13 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
         "Test it:",
         f"  train {FIRST} seeds of each arm for {tokens}, then about {many} in all, each arm at its"
         f" own best learning rate, and run: jaxtie compare tied/ untied/.{cost}",
-        f"  so many decide at a margin of {margin:g} nat with 80 % if the true gap is 0 and losses"
-        f" deviate by {decide.DEVIATION:g} nat over seeds, as published ones do; jaxtie compare"
-        " plans with your own",
-        f"  the gap is of that budget and can change: parameter-golf has {first.gap_nats:.3f} at"
-        f" {first.tokens / 1e9:.1f}, {last.gap_nats:.4f} at {last.tokens / 1e9:.1f} billion tokens",
+        f"  so many exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
+        f" deviate by {decide.DEVIATION:g} nat over seeds, the mean of four published runs; jaxtie"
+        " compare plans with your own",
+        f"  the gap is of that budget and can change: in parameter-golf tying cost"
+        f" {first.gap_nats:.3f} nat at {first.tokens / 1e9:.1f} billion tokens,"
+        f" {last.gap_nats:.4f} at {last.tokens / 1e9:.1f}; a shorter test cannot settle a margin"
+        " below such a change",
     ]
 
 

@@ -11,8 +11,9 @@ import pandas as pd
 OFTEN, HARDLY = 0.08, 0.02  # shares of one table in the tied model, see `habit`
 SINCE = 2024  # habits are those of models of this year and later
 OBJECTIVES = ("causal", "masked", "span corruption")
+CLOSE = 4.0  # sizes that differ by a larger factor are far
 UNKNOWN = math.log(10)  # distance of a size that is not stated, and of models of `OTHER` kinds
-OTHER = "LSTM|recurrent|gated unit|highway|n-grams"
+OTHER = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
 CHANGES = "openai/parameter-golf, fork by Gouti629 2026"  # compared at two budgets
 SHORT = 2.0  # tokens per parameter; models that saw fewer hardly trained
 MATCHED = {"same width": "equal width", "same parameters": "equal parameters"}

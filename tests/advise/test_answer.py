@@ -69,7 +69,7 @@ def test_the_rule_is_the_habit_of_recent_models():
         )
     large = jaxtie.advise(width=8192, layers=80, vocabulary=128_256)
     assert large.default == "do not tie" and "2 % to 8 %" not in large.lines[0]
-    assert "counts more than loss, or a test shows no gap" in large.lines[1]
+    assert "Tie instead if memory is short, or if a test shows no gap" in large.lines[1]
 
 
 def test_the_nearest_comparisons_are_of_like_size_and_one_of_each_code():
@@ -129,7 +129,7 @@ def test_a_test_is_planned_with_its_cost():
     assert close > 2 * found["seeds"]
     lines = jaxtie.advise(**GPT2 | {"tokens": None}, margin=1e-5).lines
     assert any("over 1,024 seeds" in line and "FLOPs" not in line for line in lines)
-    assert any("0.033 at 0.6, 0.0135 at 2.6 billion" in line for line in lines)
+    assert any("cost 0.033 nat at 0.6 billion tokens, 0.0135 at 2.6;" in line for line in lines)
 
 
 def test_a_configuration_gives_the_sizes(tmp_path, capsys):
