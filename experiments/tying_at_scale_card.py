@@ -1,8 +1,8 @@
-"""What does tying cost a decoder that sees ninety million tokens once? For a GPU.
+"""What does tying cost a decoder that sees ninety million tokens once? Planned for a GPU, not run.
 
 Width 256, six layers, a byte-level BPE of 8,192 entries; source code and documentation of the Linux
-kernel, split by folder (drivers/net), files that are near-duplicates left out. Training sees 90.1
-million tokens once, in batches of 64 rows of 256 tokens, in an order that arms of a seed share.
+kernel, split by folder (drivers/net), files that are near-duplicates left out. Training is to see
+90.1 million tokens once, in batches of 64 rows of 256 tokens, in an order that arms of a seed share.
 
     python experiments/lab/card_text.py source linux-6.12.tar.xz text/
     python experiments/lab/card_text.py pack text/ bundle/       # for a machine without a network:
