@@ -2,17 +2,18 @@
 
 Width 256, six layers, a byte-level BPE of 8,192 entries; source code and documentation of the Linux
 kernel, split by folder (drivers/net), files that are near-duplicates left out. Training is to see
-90.1 million tokens once, in batches of 64 rows of 256 tokens, in an order that arms of a seed share.
+90.1 million tokens once, in batches of 64 rows of 256 tokens, in an order that arms of a seed
+share.
 
     python experiments/lab/card_text.py source linux-6.12.tar.xz text/
     python experiments/lab/card_text.py pack text/ bundle/       # for a machine without a network:
     python experiments/lab/card_text.py unpack bundle/ text/     # there
     jaxtie run tying_at_scale_card --text text/
 
-As `tying_at_scale.py`, at twice the width, on nine times the text, in larger batches. Two arms, five
-paired seeds; each member takes half a minute if the GPU makes three million tokens a second. A run
-that is stopped goes on from its last checkpoint. The learning rate is not tuned: it is that of the
-tied model of width 128, for both arms.
+As `tying_at_scale.py`, at twice the width, on nine times the text, in larger batches. Two arms,
+five paired seeds; each member takes half a minute if the GPU makes three million tokens a second. A
+run that is stopped goes on from its last checkpoint. The learning rate is not tuned: it is that of
+the tied model of width 128, for both arms.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
