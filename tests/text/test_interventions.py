@@ -135,12 +135,12 @@ def test_a_row_of_padding_stays_0_and_gets_no_gradient(experiment, rows):
     assert not np.any(task.effective(params)["embedding"]["input"][pad])
 
 
-def test_blanks_and_norms_need_a_mask(experiment, corpus, filled):
+def test_blanks_and_norms_need_a_mask(experiment, corpus, tmp_path):
     with pytest.raises(UserError, match=r"blanks = 0\.3: expected objective = 'causal'"):
         TextExperiment(blanks=BLANKS)
     own = dataclasses.replace(corpus, form="documents", vocab_size=300)
     config = TextExperiment(corpus=own, **SMALL)
-    text = prepare_text(own, filled[0])
+    text = prepare_text(own, tmp_path)
     with pytest.raises(UserError, match=r"the vocabulary has no \[MASK\]; set form='sentences'"):
         prepare_corpus(config, text)
     plain = dataclasses.replace(config, blanks=0.0, mask_norms=False)

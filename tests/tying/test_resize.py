@@ -384,7 +384,8 @@ def assert_rows_follow(tx):
 
     numbered = [number(leaf) for leaf in jax.tree.leaves(fresh)]
     state = jax.tree.unflatten(jax.tree.structure(fresh), [x for x, _ in numbered])
-    kept = resize(params, state, keep=IDS, tx=tx, **PATHS)
+    ids = [4, 0, 3, 5, 1]  # more than the width, so that factored moments keep their axes
+    kept = resize(params, state, keep=ids, tx=tx, **PATHS)
     reset = reset_rows(params, state, [2, 5], tx=tx, **PATHS)
     new = once(tx.init)(reset[0])
     leaves = zip(*map(jax.tree.leaves, (kept[1], reset[1], new)), strict=True)
@@ -393,10 +394,11 @@ def assert_rows_follow(tx):
             np.testing.assert_array_equal(trimmed, old)
             np.testing.assert_array_equal(anew, old)
             continue
-        np.testing.assert_array_equal(trimmed, np.take(old, IDS, axis))
+        np.testing.assert_array_equal(trimmed, np.take(old, ids, axis))
         for row in range(V):
             source = begun if row in (2, 5) else old
-            np.testing.assert_array_equal(np.take(anew, row, axis), np.take(source, row, axis))
+            source, here = np.asarray(source), np.asarray(anew)
+            np.testing.assert_array_equal(np.take(here, row, axis), np.take(source, row, axis))
 
 
 @pytest.mark.parametrize("rows", [127, 128])

@@ -46,9 +46,9 @@ def train_and_evaluate(options: Any, session: Session) -> int:
     corpus = models.corpus_of(options)
     out = options.out or Path(f"{OUT}-{corpus.label}")
     objective = "masked" if options.masked else "causal"
-    models.declare_models(corpus)[0].check_inputs()
     if RunFolder(out).config():
         raise UserError(f"--out {out}: holds a run; choose another folder")
+    models.declare_models(corpus)[0].check_inputs()
     text = prepare_text(corpus, say=session.say)
     if options.steps:
         steps = max(1, round(options.steps / models.RECORD)) * models.RECORD
