@@ -20,8 +20,8 @@ claims about these five stand in `tying_at_scale_deeper.py`.
 
 One claim is judged here, at 95 % (Student's t, five seeds, loss at the last step): tied and untied
 differ by less than 0.02 nat a token. It holds if the interval of tied − untied lies within ±0.02,
-fails if it lies wholly outside, and is inconclusive if it contains one of the bounds. The idea is
-ours; so is the bound, about twice the half-width that five seeds are expected to reach.
+fails if it lies wholly outside, and is inconclusive if it contains one of the bounds. Idea and
+bound are ours; the bound is not derived from data.
 
 Found, one untied seed: 3.772 nat (1.748 bits per byte), counts of up to four tokens 4.352.
 

@@ -56,7 +56,7 @@ def files_of(content: bytes) -> Iterator[str]:
 
 
 def different(texts: Iterable[str], seen: set[int]) -> Iterator[str]:
-    """Yield the texts of which most lines are new, and add these lines to those seen."""
+    """Yield the texts with mostly new lines, and add these lines to those seen."""
     for text in texts:
         lines = [line for each in text.splitlines() if len(line := each.strip()) >= SHORT_LINE]
         hashes = {hash_of(line) for line in lines}

@@ -69,7 +69,7 @@ def experiment(text: list[str], width: int, arm: str, k: int, seed: int) -> Text
 
 
 def search(width: int, text: list[str], out: Path) -> None:
-    """Train what is missing; write the data after each run."""
+    """Train the missing runs; write the data after each."""
     data = DATA / f"recipe-{width}.csv"
     rows = pd.read_csv(data).to_dict("records") if data.exists() else []
     first = dict.fromkeys(ARMS, FIRST[width])  # then the best of the recipe before
@@ -132,7 +132,7 @@ def table(rows: pd.DataFrame) -> Table:
         " to the first recipe of the same width and arm. Differences by seed: mean ± 95 %"
         " (Student's t)."
     )
-    return Table("What a recipe is worth", header, cells, note)
+    return Table("Loss by recipe", header, cells, note)
 
 
 def page() -> str:

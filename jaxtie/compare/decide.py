@@ -120,7 +120,7 @@ def _weighted(
 
 
 def decide(low: float, high: float, margin: float) -> str:
-    """Return what an interval of the gap shows; each answer is wrong with at most 5 %."""
+    """Classify an interval of the gap; each answer is wrong with at most 5 %."""
     if low > margin or high < -margin:
         return "larger" if low > margin else "smaller"
     return "no difference beyond the margin" if -margin < low and high < margin else "not decided"

@@ -170,7 +170,7 @@ def test_arms_are_patterns_lists_or_folders(tmp_path, capsys, monkeypatch):
     assert dict(zip(("low", "mean", "high"), found.gap)) == answers[0] and found.ends.pairs == 3
 
 
-# ----- Matching and what is left out.
+# ----- Matching and omitted seeds.
 
 
 def test_arms_are_never_compared_at_different_steps(tmp_path):

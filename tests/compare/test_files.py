@@ -1,4 +1,4 @@
-"""Files as people export them: what is read from each, or the line that refuses it."""
+"""Files as people export them: each is read, or refused in one line."""
 
 import json
 import math

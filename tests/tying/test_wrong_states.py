@@ -115,7 +115,7 @@ def edit(change, params, state, tx, paths):
 
 
 def outcomes(name, layout):
-    """Return what becomes of states: by edit, nesting, and whether `tx` is given."""
+    """Return the outcome for each edit and nesting, with and without `tx`."""
     tx, found = zoo.make(name), {}
     another = zoo.make(zoo.NAMES[zoo.NAMES.index(name) - 3])
     for change in (untie, tie):
