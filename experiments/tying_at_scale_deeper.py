@@ -13,7 +13,7 @@ to be above 0; if it is not, they are not counted.
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 from jaxtie.text.claims import TextClaim
 
-EQUAL_WIDTH = "tying-at-scale: "
+EQUAL_WIDTH, BETWEEN = "tying-at-scale: ", "tying-at-scale-between: "
 UNTIED = "tying-at-scale-untied: untied+learned-scale"
 TIED = f"{EQUAL_WIDTH}tied+learned-scale"
 STEPS = 40_000
@@ -68,7 +68,7 @@ claims = (
     TextClaim(
         "Half-swap lowers the loss of the tied model.",
         "validation loss",
-        {f"{EQUAL_WIDTH}tied+half-swap+learned-scale": 1, TIED: -1},
+        {f"{BETWEEN}tied+half-swap+learned-scale": 1, TIED: -1},
         high=0,
     ),
     TextClaim(
@@ -77,7 +77,7 @@ claims = (
         {
             TIED: 1 / 3,
             UNTIED: 2 / 3,
-            f"{EQUAL_WIDTH}tied+untie-rows=rarer-half+learned-scale": -1,
+            f"{BETWEEN}tied+untie-rows=rarer-half+learned-scale": -1,
         },
         low=0,
     ),
