@@ -4,7 +4,6 @@ Imports jax only to compute constants and exact divergences.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
-from jaxtie.exor.config import Experiment, Process
+from jaxtie.exor.config import Experiment
 from jaxtie.results.gradient_by_role import (
     PUSH_VARIABLES,
     ROLE_VARIABLES,
@@ -50,12 +49,6 @@ VARIABLES = {
 MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, training split
     "mask_logit": Variable(EVAL, "1", "logit of the mask"),
     "mask_probability": Variable(EVAL, "1", "probability of the mask"),
-}
-EXACT_DIVERGENCES = {
-    "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
-    "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
-    "bias": ("nat", "m: mean over contexts of the log ratio"),
-    "overlap": ("1", "o: mean of 4e(1 - e), with e the share of the second symbol"),
 }
 
 
@@ -133,36 +126,6 @@ def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
         for symbol, p in zip(pair.split("-"), odds, strict=True)
     )
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
-
-
-def pair_divergences(process: Process) -> xr.Dataset:
-    """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
-
-    `experiments/lab/token_pairs.py` estimates them from two trained models. Symbols that
-    never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
-    m and C² are NaN.
-    """
-    from jaxtie.exor import data, theory
-
-    whole = data.enumerate_process(
-        process.length, process.zeros, process.ones, zeros_by_label=process.zeros_by_label
-    )
-    occurring = np.flatnonzero(whole.joint_CxV.any(axis=0)).tolist()
-    pairs = list(itertools.combinations(occurring, 2))
-    found = [
-        (
-            theory.squared_hellinger(whole.tokens_CxL, whole.joint_CxV, pair),
-            *theory.log_ratio_moments(whole.joint_CxV, pair),
-        )
-        for pair in pairs
-    ]
-    columns = np.array(found, np.float64).reshape(-1, len(EXACT_DIVERGENCES)).T
-    variables = {
-        name: ("pair", column, {"units": units, "long_name": meaning})
-        for (name, (units, meaning)), column in zip(EXACT_DIVERGENCES.items(), columns, strict=True)
-    }
-    names = [f"{process.symbols[first]}-{process.symbols[second]}" for first, second in pairs]
-    return xr.Dataset(variables, {"pair": names})
 
 
 # ----- Pairs of symbols and their distances.
