@@ -23,8 +23,8 @@ EXACT_DIVERGENCES = {
 def pair_divergences(process: Process) -> xr.Dataset:
     """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
 
-    Symbols that never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
-    m and C² are NaN.
+    Symbols that never occur are left out. m and C² are NaN where one symbol of a pair excludes the
+    other, so that there is no log ratio.
     """
     whole = data.enumerate_process(
         process.length, process.zeros, process.ones, zeros_by_label=process.zeros_by_label

@@ -6,13 +6,12 @@ Imports jax only to compute constants and exact divergences.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
-from jaxtie.exor.config import Experiment
 from jaxtie.results.gradient_by_role import (
     PUSH_VARIABLES,
     ROLE_VARIABLES,
@@ -23,6 +22,9 @@ from jaxtie.results.tables import (
     arms_of,
     last_step,
 )
+
+if TYPE_CHECKING:
+    from jaxtie.exor.config import Experiment
 
 EVAL = ("eval_step",)
 PAIRED = ("eval_step", "pair")
@@ -52,7 +54,7 @@ MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, train
 }
 
 
-def exor_schema(experiment: Experiment) -> Schema:
+def exor_schema(experiment: "Experiment") -> Schema:
     """Return the variables and coordinates of an experiment's results."""
     symbols = list(experiment.process.symbols)
     labels: dict[str, Sequence[Any]] = {
@@ -69,7 +71,7 @@ def exor_schema(experiment: Experiment) -> Schema:
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
+def exor_constants(experiment: "Experiment") -> dict[str, xr.DataArray]:
     """Compute the variables without members, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
@@ -81,7 +83,7 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
     return {str(name): values for name, values in points[0].data_vars.items()}
 
 
-def _constants_of_point(point: Experiment) -> xr.Dataset:
+def _constants_of_point(point: "Experiment") -> xr.Dataset:
     from jaxtie.exor import data, theory
     from jaxtie.exor.task import build_contexts
     from jaxtie.training.optimizer import decay_table, schedule_table
@@ -117,7 +119,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     )
 
 
-def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
+def exor_attributes(experiment: "Experiment") -> dict[str, str | int]:
     """Describe the process and the model."""
     own = experiment.process
     pairs = ", ".join(
