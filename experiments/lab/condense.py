@@ -13,7 +13,7 @@ from jaxtie.config import Arm
 from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
-from jaxtie.results.folder import RunFolder, replacing
+from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, swept
 from jaxtie.text.analysis import BASELINES, MASK_VARIABLES
@@ -57,8 +57,7 @@ def write_committed(condensed: xr.Dataset, path: Path) -> None:
     for name in DECIMALS.keys() & packed.keys():
         scale = 10.0 ** -DECIMALS[name]
         packed[name] |= {"dtype": "int32", "scale_factor": scale, "_FillValue": -1}
-    with replacing(path) as new:
-        new.write_bytes(condensed.to_netcdf(engine="h5netcdf", encoding=packed))
+    atomic_write(path, bytes(condensed.to_netcdf(engine="h5netcdf", encoding=packed)))
 
 
 def join_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:

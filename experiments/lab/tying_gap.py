@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.results import plots
 from jaxtie.results.claims import Comparison, compare, judge
-from jaxtie.results.tables import Table, interval, number
+from jaxtie.results.tables import Table, format_mean, format_number
 
 SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
@@ -53,7 +53,7 @@ class GapFit(NamedTuple):
     tau: float
     degrees: int
 
-    def interval(self, direction_K: np.ndarray, error: float) -> np.ndarray:
+    def format_mean(self, direction_K: np.ndarray, error: float) -> np.ndarray:
         """Return low, mean and high of a linear combination."""
         from scipy.stats import t  # heavy
 
@@ -202,7 +202,7 @@ def cells_table(members: pd.DataFrame) -> Table:
                 f"{first['parameters'] / tied:.2f}",
                 *(f"{losses[arm].mean():.3f} ({rate[arm]:.2g})" for arm in PLAIN),
                 "yes" if losses["untied"].mean() < first["bigram"] else "no",
-                interval((losses["tied"] - losses["untied"]).to_numpy()),
+                format_mean((losses["tied"] - losses["untied"]).to_numpy()),
             )
         )
     header = (
@@ -246,15 +246,18 @@ def fit_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
     is_known = (published["objective"] == "causal") & ~published["source"].str.startswith("jaxtie")
     known = published[is_known].dropna(subset=[*Size._fields, "gap_nats"])
     errors = known["gap_nats"] - features(known) @ fit.mean_K
-    found = " and ".join(number(float((x**2).mean() ** 0.5)) for x in (errors, known["gap_nats"]))
+    found = " and ".join(
+        format_number(float((x**2).mean() ** 0.5)) for x in (errors, known["gap_nats"])
+    )
     rows.append((f"error at {len(known)} published sizes, and that of predicting 0", found))
     most = cells["deviation"].max() / cells["deviation"].min()
     note = (
         f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
         " (modified Knapp and Hartung), each by itself. Deviation of cells:"
-        f" {number(fit.tau)} nat. Standard errors by the deviation over seeds pooled over cells, as"
-        f" registered, though these deviations differ up to {most:.0f}-fold. The formula describes"
-        " these cells. Errors, root mean square, are of published comparisons, outside of them."
+        f" {format_number(fit.tau)} nat. Standard errors by the deviation over seeds pooled over"
+        f" cells, as registered, though these deviations differ up to {most:.0f}-fold. The formula"
+        " describes these cells. Errors, root mean square, are of published comparisons, outside of"
+        " them."
     )
     return Table(
         "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
@@ -344,7 +347,7 @@ def arms_table(members: pd.DataFrame) -> Table:
                     arm,
                     f"{width}, {vocabulary:,}, {layers:.0f}, {epochs:g}",
                     f"{own.loc[own['arm'] == arm, 'parameters'].iloc[0]:,.0f}",
-                    *(interval(values.dropna().to_numpy()) for values in differences),
+                    *(format_mean(values.dropna().to_numpy()) for values in differences),
                 )
             )
     header = ("arm", "width, vocabulary, layers, epochs", "parameters", "− tied", "− untied")

@@ -41,14 +41,13 @@ AGAIN = "the same command trains its arm again from the start"
 Say = Callable[[str], None]  # report one line to the user
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path`, once on the disk, if the block succeeds."""
+def atomic_write(path: Path, *parts: bytes) -> None:
+    """Replace a file by these parts, once they are on the disk: it is never half-written."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
+        with open(handle, "wb") as file:
+            file.writelines(parts)
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
@@ -61,9 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_sealed(path: Path, content: bytes) -> None:
     """Replace a file by content and its SHA-256, which readers of NetCDF-4 and of zip ignore."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(content)
-        file.write(hashlib.sha256(content).digest())
+    atomic_write(path, content, hashlib.sha256(content).digest())
 
 
 def read_sealed(path: Path, remedy: str) -> io.BytesIO:
@@ -93,8 +90,7 @@ def _sums(folder: Path) -> Iterator[tuple[str, str]]:
 
 def write_sums(folder: Path) -> None:
     """Write the SHA-256 of each file of a folder, last: without it the folder is unfinished."""
-    with replacing(folder / SUMS) as path:
-        path.write_text(json.dumps(dict(_sums(folder)), indent=1))
+    atomic_write(folder / SUMS, json.dumps(dict(_sums(folder)), indent=1).encode())
 
 
 def find_damage(folder: Path) -> str | None:
@@ -279,15 +275,13 @@ class RunFolder:
     def write_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`."""
         config = {"format": FORMAT} | config
-        with replacing(self._config) as path:
-            text = json.dumps(config | {"sha256": _hash(config)}, indent=1)
-            path.write_text(text + "\n", encoding="utf-8")
+        text = json.dumps(config | {"sha256": _hash(config)}, indent=1)
+        atomic_write(self._config, f"{text}\n".encode())
 
     def write_vocabulary(self, content: bytes) -> None:
         """Save the vocabulary that was trained for the run; other versions may train another."""
         name = "tokenizer.json" if content.startswith(b"{") else "vocab.txt"
-        with replacing(self.path / name) as path:
-            path.write_bytes(content)
+        atomic_write(self.path / name, content)
 
     def append(
         self, arm: str, first_record: int, numbers: np.ndarray, records: Mapping[str, np.ndarray]

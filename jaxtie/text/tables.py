@@ -13,12 +13,12 @@ from jaxtie.results.tables import (
     arm_header,
     arms_of,
     embeddings_of,
-    interval,
+    format_estimate,
+    format_mean,
+    format_number,
     last_step,
-    number,
     plain_arm,
     reference_arm,
-    with_interval,
 )
 from jaxtie.text.analysis import (
     BASELINES,
@@ -67,7 +67,7 @@ def validation_table(results: xr.Dataset) -> Table:
         rows.append((label, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
         if name in results:
-            loss = number(float(results[name]))
+            loss = format_number(float(results[name]))
             rows.append((f"loss of {label}, nat", *[loss] * len(arms), *blank))
     counts = {arm.name: int(results["parameters"].sel(arm=arm.name)) for arm in arms}
     own = counts[reference]
@@ -93,17 +93,17 @@ def word_pairs_table(results: xr.Dataset) -> Table:
             cells = {
                 "table": label,
                 "pairs": group.label,
-                "distance": interval(distance.mean("pair").values),
+                "distance": format_mean(distance.mean("pair").values),
                 "ratio to decay alone": _geometric(
                     log_decay_ratio(results, group, arm, table).values
                 ),
-                "ln of odds, nat": interval(odds),
-                "true": number(group.true_odds),
-                "its deviation": interval(deviation),
+                "ln of odds, nat": format_mean(odds),
+                "true": format_number(group.true_odds),
+                "its deviation": format_mean(deviation),
                 "swap divergence": _four_places(swap),
             }
             rows.append(tuple(cells.values()))
-    decayed = number(float(results["decay_factor"].sel(step=step)))
+    decayed = format_number(float(results["decay_factor"].sel(step=step)))
     title = (
         f"{results.attrs['experiment']}: step {step:,}, {_over_seeds(results)}; decay alone leaves"
         f" {decayed} of every distance"
@@ -119,7 +119,7 @@ def word_pairs_table(results: xr.Dataset) -> Table:
 
 def _geometric(logarithms_S: np.ndarray) -> str:
     mean, half = mean_interval(logarithms_S)
-    return with_interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+    return format_estimate(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
 
 
 def _four_places(values_S: np.ndarray) -> str:
@@ -134,7 +134,7 @@ def distance_table(results: xr.Dataset) -> Table:
         for group in groups:
             distance = of_pairs(results, arm, table, group)
             start, end = (distance.sel(eval_step=at).values for at in (0, step))
-            cells = map(interval, (start, end, end - start))
+            cells = map(format_mean, (start, end, end - start))
             rows.append((f"{label}, {group.label}", *cells))
     numbers = " or ".join(map(str, sorted({len(group.pairs) for group in groups})))
     title = f"Distances: mean over {numbers} pairs of words ± 95 % confidence interval"
@@ -192,11 +192,11 @@ def head_loss_table(results: xr.Dataset) -> Table:
     step, untied, rows = last_step(results), untied_arm(results), []
     ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
     for arm in map(str, results["arm"].values):
-        cells = [interval(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
-        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm))))
+        cells = [format_mean(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
+        cells.append(format_number(float(results["estimated_initial_loss"].sel(arm=arm))))
         for end in ends:
             values, others = (end.sel(arm=each).values for each in (arm, untied))
-            cells += [interval(values), interval(values - others) if arm != untied else ""]
+            cells += [format_mean(values), format_mean(values - others) if arm != untied else ""]
         rows.append((arm, *cells))
     title = (
         f"Loss, nat (log n = {log_vocabulary(results):.3f}): {_over_seeds(results)}; the end is"
