@@ -18,7 +18,7 @@ from tuned import rates_table, tuned_gap_table
 
 from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
-from jaxtie.results.claims import claims_table, compare, judge
+from jaxtie.results.claims import claims_table, estimate_of, judge
 from jaxtie.results.tables import Table, format_mean, last_step, swept
 from jaxtie.run.experiment_files import PACKAGE, load_experiment_and_claims
 from jaxtie.text.tables import validation_table, word_pairs_table
@@ -99,8 +99,8 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
         if swept(results):
             yield from analysis.tables(results)
         else:
-            yield exor.final_table(results)
-            yield exor.decay_table(results)
+            yield exor.losses_table(results)
+            yield exor.distances_table(results)
             yield exor.plateau_exit_table(results)
             if "mask_logit" in results:
                 yield exor.mask_table(results)
@@ -230,7 +230,7 @@ def strength_table(losses: pd.DataFrame) -> Table:
             strong, weak = (
                 gap.loc[f"{kind}-{strength}-{width}"] for strength in ("strong", "weak")
             )
-            found = compare("", (strong - weak).to_numpy(), count=2)
+            found = estimate_of("", (strong - weak).to_numpy(), count=2)
             rows.append((kind, str(width), found.found, judge(found, 0.0, math.inf)))
     return Table(
         "Registered: the tying gap with a bias is larger for strong than for weak pairs",

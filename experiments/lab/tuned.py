@@ -10,7 +10,7 @@ import math
 import pandas as pd
 
 from jaxtie.config import Optimizer
-from jaxtie.results.claims import compare
+from jaxtie.results.claims import estimate_of
 from jaxtie.results.tables import Table, format_mean
 
 SETTING = ["learning_rate", "init_std", "table_decay"]
@@ -50,7 +50,7 @@ def tuned_gap_table(grid: pd.DataFrame, fresh: pd.DataFrame) -> Table:
             settings.append(f"{rate:g}, {std:g}, × {decay:g}")
         gap = arms[0]["loss"] - arms[1]["loss"]
         untuned = [means[*PUBLISHED, p_X, f"{start}{form}"] for start in ("tied", "untied")]
-        found = compare("", gap.to_numpy(), count=len(places))
+        found = estimate_of("", gap.to_numpy(), count=len(places))
         verdict = (
             "an effect of the recipe"
             if found.high < BOUND

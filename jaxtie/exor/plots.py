@@ -267,7 +267,7 @@ PORTRAIT_SHAPE = 0.7  # height to width
 FRAMES = 61  # at most
 
 
-def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
+def align_tables(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
     """Project the embeddings of all seeds and times into one plane; SxTxVx2.
 
     Distances do not depend on the rotation and position of a table. So each table is centred, and
@@ -320,7 +320,7 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> tuple[list[_Portrait],
         for pair in live_pairs(results):
             first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
             distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-        places = align(values[finite], int(np.argmin(loss_S[finite])))
+        places = align_tables(values[finite], int(np.argmin(loss_S[finite])))
         portraits.append(_Portrait(f"{label} embedding", symbols, places, distances))
     if not portraits:
         raise UserError(f"results of {results.attrs['experiment']}: no seed has a finite embedding")

@@ -52,12 +52,12 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     if len(swept(results)) > 1:
         return [sweep_table(results)]
     if swept(results):
-        tables = [sweep_table(results), decay_table(results), correlation_table(results)]
+        tables = [sweep_table(results), distances_table(results), correlation_table(results)]
         return [table for table in tables if table.rows]
     untying = untying_table(results)
     return [
-        final_table(results),
-        decay_table(results),
+        losses_table(results),
+        distances_table(results),
         course_table(results),
         plateau_exit_table(results),
         *([mask_table(results)] if "mask_logit" in results else []),
@@ -75,7 +75,7 @@ def _header(results: xr.Dataset) -> str:
 # ----- Tables of one run.
 
 
-def final_table(results: xr.Dataset) -> Table:
+def losses_table(results: xr.Dataset) -> Table:
     """Compare the arms at the last evaluation with the best reachable values and with each other.
 
     Losses and accuracies have means, everything else has medians: one outlying seed can dominate
@@ -348,7 +348,7 @@ def factor_text(logarithms: np.ndarray) -> str:
     return format_estimate(*np.exp(statistics.median_interval(logarithms)))
 
 
-def decay_table(results: xr.Dataset) -> Table:
+def distances_table(results: xr.Dataset) -> Table:
     """Show final distances relative to decay and to X-A, and the effect of swaps."""
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)

@@ -11,7 +11,7 @@ from jaxtie.results.conclusion import (
 )
 from jaxtie.results.tables import Column, format_mean, format_number, last_step
 
-FEW_SEEDS = 3
+FEW_SEEDS_OF_TEXT = 3
 
 
 def text_conclusion(results: xr.Dataset) -> Conclusion:
@@ -37,7 +37,9 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
         float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram", "kneser_ney")
     )
     too_short = (
-        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" if seeds < FEW_SEEDS else ""
+        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few"
+        if seeds < FEW_SEEDS_OF_TEXT
+        else ""
     )
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"

@@ -32,7 +32,7 @@ HEADS_CAPTION = (
     " difference to untied in pairs; mean over seeds, 95 % band"
 )
 
-COUNTS = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
+COUNT_LINES = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
 
 
 def _colours_of(groups: list[Group]) -> list[str]:
@@ -52,7 +52,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     if name == "perplexity":
         axes.set_yscale("log")
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
-        lines = [(each, line) for each, line in COUNTS.items() if f"{each}_loss" in results]
+        lines = [(each, line) for each, line in COUNT_LINES.items() if f"{each}_loss" in results]
         known = [float(results[f"{each}_loss"]) for each, _ in lines]
         for loss, (_, line) in zip(known, lines):
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)

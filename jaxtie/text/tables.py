@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from jaxtie.results.claims import compare
+from jaxtie.results.claims import estimate_of
 from jaxtie.results.statistics import first_at_level, mean_interval
 from jaxtie.results.tables import (
     Table,
@@ -22,7 +22,7 @@ from jaxtie.results.tables import (
 )
 from jaxtie.text.analysis import (
     BASELINES,
-    MASK_VARIABLES,
+    MASK_NORMS,
     at_last,
     groups_of,
     log_decay_ratio,
@@ -62,7 +62,7 @@ def validation_table(results: xr.Dataset) -> Table:
     """Show each arm at the last evaluation, and its difference to the reference, by seed."""
     step, arms, reference = last_step(results), arms_of(results), reference_arm(results)
     end, rows, blank = results.sel(eval_step=step), [], [""] * (len(arms) - 1)
-    lengths = {name: own.meaning for name, own in MASK_VARIABLES.items() if name in results}
+    lengths = {name: own.meaning for name, own in MASK_NORMS.items() if name in results}
     for name, label in (measures(results) | lengths).items():
         rows.append((label, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
@@ -90,17 +90,18 @@ def word_pairs_table(results: xr.Dataset) -> Table:
             odds, deviation, swap = (
                 at_last(results, name, group, arm).values for name in PREDICTED
             )
+            mean, half = mean_interval(log_decay_ratio(results, group, arm, table).values)
+            swapped, margin = mean_interval(swap)
             cells = {
                 "table": label,
                 "pairs": group.label,
                 "distance": format_mean(distance.mean("pair").values),
-                "ratio to decay alone": _geometric(
-                    log_decay_ratio(results, group, arm, table).values
-                ),
+                "ratio to decay alone": format_estimate(*np.exp([mean - half, mean, mean + half])),
                 "ln of odds, nat": format_mean(odds),
                 "true": format_number(group.true_odds),
                 "its deviation": format_mean(deviation),
-                "swap divergence": _four_places(swap),
+                "swap divergence": f"{swapped:.4f}"
+                + f" ± {margin:.4f}" * bool(np.isfinite(margin)),
             }
             rows.append(tuple(cells.values()))
     decayed = format_number(float(results["decay_factor"].sel(step=step)))
@@ -115,16 +116,6 @@ def word_pairs_table(results: xr.Dataset) -> Table:
         " second token takes the place of the first."
     )
     return Table(title, tuple(cells), rows, note)
-
-
-def _geometric(logarithms_S: np.ndarray) -> str:
-    mean, half = mean_interval(logarithms_S)
-    return format_estimate(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
-
-
-def _four_places(values_S: np.ndarray) -> str:
-    mean, half = mean_interval(values_S)
-    return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
 
 
 def distance_table(results: xr.Dataset) -> Table:
@@ -173,7 +164,7 @@ def compares_heads(results: xr.Dataset) -> bool:
 
 def untied_arm(results: xr.Dataset) -> str:
     """Return the plain untied arm, which is there if heads are compared."""
-    return next(arm.name for arm in arms_of(results) if arm.is_plain and not arm.tied)
+    return str(plain_arm(results, tied=False))
 
 
 def log_vocabulary(results: xr.Dataset) -> float:
@@ -228,7 +219,7 @@ def pace_table(results: xr.Dataset) -> Table:
                 steps = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
                 cell = f"{steps}, {cell}" if never else steps
                 if arm != untied and not never and not np.isinf(other).any():
-                    factor = compare("×", np.log(needed / other))._replace(is_factor=True)
+                    factor = estimate_of("×", np.log(needed / other))._replace(is_factor=True)
                     cell += f"; {factor}"
             cells.append(cell)
         rows.append((arm, *cells))
