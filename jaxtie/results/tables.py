@@ -126,7 +126,8 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     """
     values = results[reached].where(results["diverged_at"] < 0, 0)
     steps = along_steps(values)
-    complete = np.isfinite(values).all([name for name in values.dims if name != steps])
+    others = [name for name in values.dims if name != steps]
+    complete = xr.apply_ufunc(np.isfinite, values).all(others)
     return int(results[steps].where(complete, 0).max())
 
 

@@ -266,7 +266,7 @@ class TextExperiment(TaskConfig):
     def as_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them."""
         if self.prepared is not None:
-            return dataclasses.replace(self, prepared=None).as_dict()
+            return dataclasses.replace(self, prepared=None).as_dict()  # type: ignore[arg-type]
         fields = super().as_dict()
         del fields["prepared"]
         return fields
