@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,29 +26,41 @@ import xarray as xr
 from condense import condense, join_seeds, write_committed
 from models import models_table
 from pages import MODELS, PRICES, equal_sizes_table, result_pages
+from tying_gap import draw_gaps
 
 from jaxtie.config import UserError, natural
-from jaxtie.exor.tables import decay_table
+from jaxtie.exor.tables import distances_table
 from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.plots import draw_for_document
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
 from jaxtie.run.experiment_files import load_claims, load_experiment
-from jaxtie.text.gap_tables import draw_gaps
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
-def read_data(folder: Path) -> dict[str, xr.Dataset]:
-    """Return the committed results by the names of their experiments."""
-    paths = sorted(folder.glob("*.nc"))
-    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in paths}
+class Committed(Mapping[str, xr.Dataset]):
+    """Committed results by the names of their experiments, each read when it is needed."""
+
+    def __init__(self, folder: Path):
+        self._paths = {path.stem: path for path in sorted(folder.glob("*.nc"))}
+        self._known: dict[str, xr.Dataset] = {}
+
+    def __getitem__(self, name: str) -> xr.Dataset:
+        if name not in self._known:
+            self._known[name] = xr.load_dataset(self._paths[name], engine="h5netcdf")
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
@@ -101,7 +113,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     Raises:
       UserError: if an experiment file fails.
     """
-    runs, files = read_data(experiments / "data"), _files_by_name(experiments)
+    runs, files = Committed(experiments / "data"), _files_by_name(experiments)
 
     def claims(*chosen: str) -> Table:
         """Show chosen claims: NAME:NUMBER,NUMBER ..."""
@@ -121,7 +133,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     return {
         "claims": claims,
         "conclusion": conclusion,
-        "distances": lambda name: decay_table(runs[name]),
+        "distances": lambda name: distances_table(runs[name]),
         "models": lambda: models_table(runs, MODELS),
         "text": lambda: equal_sizes_table(pd.read_csv(experiments / "data" / PRICES)),
     }
@@ -151,10 +163,10 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
-    drawn = never_targets.draw_targets_only(read_data(experiments / "data"), experiments)
+    drawn = never_targets.draw_targets_only(Committed(experiments / "data"), experiments)
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))
-        drawn.append(draw_for_document(draw, experiments / "tying_gap_on_text.png"))
+        drawn.append(never_targets.draw_for_document(draw, experiments / "tying_gap_on_text.png"))
     return drawn
 
 
@@ -168,7 +180,7 @@ def rewrite(documents: Sequence[Path], experiments: Path) -> None:
     texts = {document: rewritten(document.read_text(), tables) for document in documents}
     folder = experiments / "results"
     folder.mkdir(exist_ok=True)
-    for name, text in result_pages(experiments, read_data(experiments / "data")).items():
+    for name, text in result_pages(experiments, Committed(experiments / "data")).items():
         texts[folder / name] = text
     for path, text in texts.items():
         path.write_text(text)

@@ -2,31 +2,33 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from models import Runs, final_loss, process_cells
 
 from jaxtie.exor import analysis
 from jaxtie.results import statistics
-from jaxtie.results.plots import COLOURS, draw_for_document, subplots
+from jaxtie.results.plots import COLOURS, STYLE, subplots
 from jaxtie.results.tables import (
     Table,
     arms_of,
     at_end,
-    interval,
+    format_estimate,
+    format_mean,
+    format_median,
+    format_number,
     last_step,
-    median,
-    number,
     tables_of,
-    with_interval,
 )
 
 NO_DATA: Final = "no data yet"
@@ -112,13 +114,13 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         results = unseen(runs[name])
         for arm in arms_of(results):
             count, share = stuck_share(results, arm.name)
-            loss = interval(final_loss(results).sel(arm=arm.name).values)
+            loss = format_mean(final_loss(results).sel(arm=arm.name).values)
             cosines = ["–", "–"]
             if "label_cosine" in results:
                 cosine = at_end(results["label_cosine"], results).sel(arm=arm.name)
                 for i, table in enumerate(tables_of(arm).values()):
-                    cosines[i] = median(cosine.sel(table=table).values)
-            cells = (f"{last_step(results):,}", f"{count:,}", with_interval(*share), loss)
+                    cosines[i] = format_median(cosine.sel(table=table).values)
+            cells = (f"{last_step(results):,}", f"{count:,}", format_estimate(*share), loss)
             rows.append((name, arm.name, *cells, *cosines))
     cosines = ["cosine of E and D, input", "cosine of E and D, output"]
     header = ("experiment", "arm", "step", "seeds", "stuck", "loss, nat", *cosines)
@@ -143,9 +145,9 @@ def same_seeds_table(runs: Runs) -> Table:
         )
         arms = [arm.name for arm in arms_of(stuck) if not arm.head.bias]
         columns[f"{process}, {stuck.sizes['seed']:,} seeds"] = {
-            **{arm: number(float(stuck.sel(arm=arm).mean())) for arm in arms},
-            FREED: with_interval(*ratio_of_means(tied - own_mask, tied - without)),
-            ADDED: with_interval(*ratio_of_means(shared_mask - untied, tied - untied)),
+            **{arm: format_number(float(stuck.sel(arm=arm).mean())) for arm in arms},
+            FREED: format_estimate(*ratio_of_means(tied - own_mask, tied - without)),
+            ADDED: format_estimate(*ratio_of_means(shared_mask - untied, tied - untied)),
         }
     rows = [tuple(row) for row in pd.DataFrame(columns).itertuples(name=None)]
     note = (
@@ -232,30 +234,36 @@ def draw_final_shares(runs: Runs) -> Figure:
             **dict.fromkeys(ROW_ARMS, place.rows),
         }
         order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
-        for y, arm in enumerate(order):
-            if places[arm] not in runs:
-                axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
-                continue
-            results = unseen(runs[places[arm]])
-            count, (low, share, high) = stuck_share(results, arm)
-            colour = COLOUR[arm.partition("+")[0]]
-            ends = [[share - low], [high - share]]
-            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-            axes.text(
-                np.nan_to_num(high) + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8
-            )
-        axes.set(
-            title=f"{process}, at the end",
-            xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, 1.02),
-            yticks=range(len(order)),
-            yticklabels=order,
-            ylim=(len(order) - 0.5, -0.5),
-        )
+        known = {name: unseen(runs[name]) for name in {*places.values()} & runs.keys()}
+        draw_share_of_each(axes, [(arm, arm, known.get(places[arm])) for arm in order])
+        xlabel = "share of seeds stuck, with its exact 95 % interval"
+        axes.set(title=f"{process}, at the end", xlabel=xlabel, xlim=(-0.02, 1.02))
     return figure
 
 
+def draw_share_of_each(axes: Axes, rows: Sequence[tuple[str, str, xr.Dataset | None]]) -> None:
+    """Draw the final share of stuck seeds with its exact interval: of a label, arm and results."""
+    for y, (_, arm, results) in enumerate(rows):
+        if results is None:
+            axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
+            continue
+        count, (low, share, high) = stuck_share(results, arm)
+        colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
+        axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
+        text = f"{share:.3f}, {count:,} seeds"
+        axes.text(np.nan_to_num(high) + 0.01, y, text, va="center", size=8)
+    axes.set(yticks=range(len(rows)), yticklabels=[label for label, *_ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
 FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}
+
+
+def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
+    """Write a figure as one PNG, the same bytes each time; return its path."""
+    with matplotlib.rc_context(STYLE):
+        draw().savefig(path, metadata={"Software": None})
+    return path
 
 
 def draw_targets_only(runs: Runs, folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ experiments/data/tying-gap-on-text.csv.
 import argparse
 import itertools
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,14 @@ import numpy as np
 import pandas as pd
 
 import jaxtie
+from jaxtie.results.folder import atomic_write
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.gap_model import CHOOSING, SIZE, chosen_rates
 from jaxtie.training.devices import describe_device, start_jax
+
+sys.path.append(str(Path(__file__).parents[1] / "lab"))
+from tying_gap import CHOOSING, SIZE, chosen_rates
 
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
 DECLARED = load_experiment(Path(__file__).parents[1] / "tying_gap_on_text.py")
@@ -112,9 +116,7 @@ class Trainer:
         missing = [seed for seed, path in names.items() if not path.exists()]
         if missing:
             for seed, row in self._train(cell, arm, k, missing):
-                temporary = names[seed].with_suffix(".part")
-                pd.DataFrame([row]).to_csv(temporary, index=False)
-                temporary.replace(names[seed])
+                atomic_write(names[seed], pd.DataFrame([row]).to_csv(index=False).encode())
         return pd.concat([pd.read_csv(path) for path in names.values()])
 
     def experiment(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> TextExperiment:

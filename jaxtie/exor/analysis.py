@@ -4,31 +4,26 @@ Imports jax only to compute constants and exact divergences.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
-from jaxtie.exor.config import Experiment, Process
-from jaxtie.results.gradient_by_role import (
-    PUSH_VARIABLES,
-    ROLE_VARIABLES,
-)
+from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.statistics import Times, times_to_level
-from jaxtie.results.tables import (
-    arms_of,
-    last_step,
-)
+from jaxtie.results.tables import arms_of, at_end, last_step
+
+if TYPE_CHECKING:
+    from jaxtie.exor.config import Experiment
 
 EVAL = ("eval_step",)
-PAIRED = ("eval_step", "pair")
+EVAL_PAIRS = ("eval_step", "pair")
 MATRIX = ("step", "symbol", "symbol2")
-ROWS = ("table_step", "symbol", "dim")
+TABLE_ROWS = ("table_step", "symbol", "dim")
 # Losses and accuracies of training are means since the previous record; `train_` and `valid_` are
 # exact expectations over a split, and so are predictions, over the contexts of the training split.
 VARIABLES = {
@@ -38,28 +33,22 @@ VARIABLES = {
     "train_accuracy": Variable(EVAL, "1", "exact training accuracy"),
     "valid_loss": Variable(EVAL, "nat", "exact validation loss"),
     "valid_accuracy": Variable(EVAL, "1", "exact validation accuracy"),
-    "log_odds": Variable(PAIRED, "nat", "ln p(second) - ln p(first)"),
-    "log_odds_deviation": Variable(PAIRED, "nat", "log-odds, std over contexts"),
-    "swap_divergence": Variable(PAIRED, "1", "swap divergence"),
-    "bias_odds": Variable(PAIRED, "nat", "output bias, second - first"),
+    "log_odds": Variable(EVAL_PAIRS, "nat", "ln p(second) - ln p(first)"),
+    "log_odds_deviation": Variable(EVAL_PAIRS, "nat", "log-odds, std over contexts"),
+    "swap_divergence": Variable(EVAL_PAIRS, "1", "swap divergence"),
+    "bias_odds": Variable(EVAL_PAIRS, "nat", "output bias, second - first"),
     "input_distance": Variable(MATRIX, "1", "distance, input embedding"),
     "output_distance": Variable(MATRIX, "1", "distance, output embedding"),
-    "input_table": Variable(ROWS, "1", "input embedding"),
-    "output_table": Variable(ROWS, "1", "output embedding"),
+    "input_table": Variable(TABLE_ROWS, "1", "input embedding"),
+    "output_table": Variable(TABLE_ROWS, "1", "output embedding"),
 }
-MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, training split
+MASK_LOGITS = {  # recorded with `Experiment.mask_logit`; expectations, training split
     "mask_logit": Variable(EVAL, "1", "logit of the mask"),
     "mask_probability": Variable(EVAL, "1", "probability of the mask"),
 }
-EXACT_DIVERGENCES = {
-    "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
-    "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
-    "bias": ("nat", "m: mean over contexts of the log ratio"),
-    "overlap": ("1", "o: mean of 4e(1 - e), with e the share of the second symbol"),
-}
 
 
-def exor_schema(experiment: Experiment) -> Schema:
+def exor_schema(experiment: "Experiment") -> Schema:
     """Return the variables and coordinates of an experiment's results."""
     symbols = list(experiment.process.symbols)
     labels: dict[str, Sequence[Any]] = {
@@ -69,14 +58,14 @@ def exor_schema(experiment: Experiment) -> Schema:
         "pair": list(experiment.process.pairs),
         "dim": list(range(experiment.model.width)),
     }
-    variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
+    variables = VARIABLES | (MASK_LOGITS if experiment.mask_logit else {})
     if experiment.roles:
         variables = variables | ROLE_VARIABLES | PUSH_VARIABLES
         labels["group"] = symbols
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
+def exor_constants(experiment: "Experiment") -> dict[str, xr.DataArray]:
     """Compute the variables without members, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
@@ -88,7 +77,7 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
     return {str(name): values for name, values in points[0].data_vars.items()}
 
 
-def _constants_of_point(point: Experiment) -> xr.Dataset:
+def _constants_of_point(point: "Experiment") -> xr.Dataset:
     from jaxtie.exor import data, theory
     from jaxtie.exor.task import build_contexts
     from jaxtie.training.optimizer import decay_table, schedule_table
@@ -124,7 +113,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     )
 
 
-def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
+def exor_attributes(experiment: "Experiment") -> dict[str, str | int]:
     """Describe the process and the model."""
     own = experiment.process
     pairs = ", ".join(
@@ -133,36 +122,6 @@ def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
         for symbol, p in zip(pair.split("-"), odds, strict=True)
     )
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
-
-
-def pair_divergences(process: Process) -> xr.Dataset:
-    """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
-
-    `experiments/lab/token_pairs.py` estimates them from two trained models. Symbols that
-    never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
-    m and C² are NaN.
-    """
-    from jaxtie.exor import data, theory
-
-    whole = data.enumerate_process(
-        process.length, process.zeros, process.ones, zeros_by_label=process.zeros_by_label
-    )
-    occurring = np.flatnonzero(whole.joint_CxV.any(axis=0)).tolist()
-    pairs = list(itertools.combinations(occurring, 2))
-    found = [
-        (
-            theory.squared_hellinger(whole.tokens_CxL, whole.joint_CxV, pair),
-            *theory.log_ratio_moments(whole.joint_CxV, pair),
-        )
-        for pair in pairs
-    ]
-    columns = np.array(found, np.float64).reshape(-1, len(EXACT_DIVERGENCES)).T
-    variables = {
-        name: ("pair", column, {"units": units, "long_name": meaning})
-        for (name, (units, meaning)), column in zip(EXACT_DIVERGENCES.items(), columns, strict=True)
-    }
-    names = [f"{process.symbols[first]}-{process.symbols[second]}" for first, second in pairs]
-    return xr.Dataset(variables, {"pair": names})
 
 
 # ----- Pairs of symbols and their distances.
@@ -289,12 +248,10 @@ def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
     The excess loss is the training loss above the best reachable one.
     """
-    step = last_step(results)
-    excess = results["train_loss"].sel(eval_step=step, drop=True) - results["best_loss"].sel(
-        split="train", drop=True
-    )
+    best = results["best_loss"].sel(split="train", drop=True)
+    excess = at_end(results["train_loss"], results) - best
     return {EXCESS: excess.transpose(*results["diverged_at"].dims)} | {
-        label: values.sel(step=step, drop=True) for label, values in distance_rows(results).items()
+        label: at_end(values, results) for label, values in distance_rows(results).items()
     }
 
 
@@ -354,8 +311,7 @@ def is_stuck(results: xr.Dataset) -> xr.DataArray:
 
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:
     """Return whether a seed is within `SOLVED` of the best loss at the last step, (arm, seed)."""
-    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
-    return end <= _threshold(results, AT_BEST)
+    return at_end(results["train_loss"], results) <= _threshold(results, AT_BEST)
 
 
 def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:

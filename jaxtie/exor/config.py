@@ -22,6 +22,10 @@ from jaxtie.config import (
     is_number,
     make_plain,
 )
+from jaxtie.exor.analysis import exor_attributes, exor_constants, exor_schema
+from jaxtie.exor.conclusion import exor_conclusion
+from jaxtie.exor.plots import animate_portrait, exor_frames, exor_pictures
+from jaxtie.exor.tables import exor_tables
 
 if TYPE_CHECKING:
     from jaxtie.exor.task import ExorTask
@@ -30,16 +34,6 @@ WIDE = 32  # width from which one member fills a CPU's vector units
 # The exact distributions of 10 bits take 44 s and 3 GB; of 9 bits in order, more than 10 GB.
 MAX_BITS, MAX_BITS_IN_ORDER = 10, 8
 DATA_STREAMS = ("per-seed", "shared")
-
-
-def _check_distribution(name: str, values: tuple[float, ...]) -> None:
-    check(
-        len(values) == 2
-        and all(is_number(p) and 0 <= p <= 1 for p in values)
-        and math.isclose(sum(values), 1.0),
-        f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example"
-        " 0.1,0.9",
-    )
 
 
 def _pair(p: float) -> tuple[float, float]:
@@ -73,7 +67,14 @@ class Process:
     def __post_init__(self):
         make_plain(self)
         for name in ("zeros", "ones"):
-            _check_distribution(name, values := getattr(self, name))
+            values = getattr(self, name)
+            check(
+                len(values) == 2
+                and all(is_number(p) and 0 <= p <= 1 for p in values)
+                and math.isclose(sum(values), 1.0),
+                f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for"
+                " example 0.1,0.9",
+            )
             object.__setattr__(self, name, tuple(values))
         check_positive_integers(self, "length")
         check(
@@ -124,15 +125,15 @@ class Experiment(TaskConfig):
     refusal: ClassVar[str] = "reads no text"
     interventions: ClassVar[bool] = True
     many_seeds: ClassVar[bool] = True
-    reports: ClassVar[Mapping[str, Callable | str]] = {
-        "schema": "jaxtie.exor.analysis:exor_schema",
-        "constants": "jaxtie.exor.analysis:exor_constants",
-        "attributes": "jaxtie.exor.analysis:exor_attributes",
-        "conclusion": "jaxtie.exor.conclusion:exor_conclusion",
-        "tables": "jaxtie.exor.tables:exor_tables",
-        "plots": "jaxtie.exor.plots:exor_pictures",
-        "frames": "jaxtie.exor.plots:exor_frames",
-        "animate": "jaxtie.exor.plots:animate_portrait",
+    reports: ClassVar[Mapping[str, Callable]] = {
+        "schema": exor_schema,
+        "constants": exor_constants,
+        "attributes": exor_attributes,
+        "conclusion": exor_conclusion,
+        "tables": exor_tables,
+        "plots": exor_pictures,
+        "frames": exor_frames,
+        "animate": animate_portrait,
     }
     name: str = "transformer-small"
     claim: str = (

@@ -28,9 +28,9 @@ from jaxtie.results.plots import (
     STYLE,
     Panel,
     Picture,
+    by_arm,
     coloured,
-    draw_arms,
-    draw_median,
+    curves,
     finish_axes,
     subplots,
     with_overview,
@@ -48,26 +48,26 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     arms = ", ".join(names_of(arms_of(results)))
     if swept(results):
         return _sweep_pictures(results, arms)
-    title = f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands"
-    overview = (
-        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances: {MEDIAN}"
+    pictures = with_overview(
+        _panels(results, arms),
+        f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands",
+        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances:"
+        f" {MEDIAN}",
     )
-    plateau_exit = (
+    pictures["escape"] = Picture(
         "Share of seeds that have left the first plateau, and that have reached the best loss to"
         f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
-        " with 95 % confidence bands; the legend counts seeds at the end"
+        " with 95 % confidence bands; the legend counts seeds at the end",
+        partial(draw_plateau_exit, results),
     )
-    portrait = (
-        "The embeddings in two principal directions at some steps, one row each: a point per seed,"
-        " a line between the two symbols of a pair, a letter at the median; below, median distances"
-        " of X–Y and A–B"
-    )
-    portraits = {"portrait": Picture(portrait, partial(draw_portrait, results))}
-    return with_overview(_panels(results, arms), title, overview) | {
-        "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
-        **(portraits if (results["diverged_at"] < 0).any() else {}),
-        **role_pictures(results),
-    }
+    if (results["diverged_at"] < 0).any():
+        pictures["portrait"] = Picture(
+            "The embeddings in two principal directions at some steps, one row each: a point per"
+            " seed, a line between the two symbols of a pair, a letter at the median; below, median"
+            " distances of X–Y and A–B",
+            partial(draw_portrait, results),
+        )
+    return pictures | role_pictures(results)
 
 
 def _title(results: xr.Dataset) -> str:
@@ -108,7 +108,7 @@ def _draw_best(axes: Axes, best: float) -> None:
 
 def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
-    draw_arms(axes, results["valid_accuracy"])
+    curves(axes, by_arm(results["valid_accuracy"]))
     _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
     finish_axes(
@@ -118,13 +118,14 @@ def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
 
 def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, axes: Axes) -> None:
     """Draw the distances of the pairs in one embedding, and what weight decay alone leaves."""
-    starts = []
-    for pair in live_pairs(results):
-        holds = analysis.equally_likely(results, pair)
-        values = distance(results, table, pair).sel(arm=arm)
-        label = f"{pair.replace('-', '–')} (DH {'holds' if holds else 'fails'})"
-        draw_median(axes, values, HOLDS if holds else FAILS, label)
-        starts.append(float(values.sel(step=0).median()))
+    lines = {}
+    holds = {pair: analysis.equally_likely(results, pair) for pair in live_pairs(results)}
+    for pair in holds:
+        label = f"{pair.replace('-', '–')} (DH {'holds' if holds[pair] else 'fails'})"
+        lines[label] = distance(results, table, pair).sel(arm=arm)
+    colours = [HOLDS if each else FAILS for each in holds.values()]
+    curves(axes, lines, by_median=True, colours=colours)
+    starts = [float(values.sel(step=0).median()) for values in lines.values()]
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
@@ -191,9 +192,8 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
 
 def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
     """Return the figures of the final outcomes over each swept hyperparameter."""
-    ends = analysis.outcomes(results)
-    excess = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
-    losses = {"loss above the best reachable": excess}
+    ends, pictures = analysis.outcomes(results), {}
+    losses = {"loss above the best reachable": by_arm(ends[EXCESS])}
     distances = {
         f"{label} embedding": {
             pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
@@ -201,15 +201,13 @@ def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
         }
         for arm, label, table in embeddings_of(results)
     }
-    pictures = {}
     for name in swept(results):
         of = (
             f"at the end, {arms}, by {name}; mean with its 95 % interval and a faint point per seed"
         )
         draw = partial(_draw_outcomes, results, name)
         pictures[f"excess_loss_by_{name}"] = Picture(
-            f"Training loss above the best reachable {of}",
-            partial(draw, losses, EXCESS, COLOURS),
+            f"Training loss above the best reachable {of}", partial(draw, losses, EXCESS, COLOURS)
         )
         pictures[f"distances_by_{name}"] = Picture(
             f"Distances X–Y and A–B in each embedding {of}",
@@ -237,10 +235,10 @@ def _draw_outcomes(
     figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
     xlabel, x_K = analysis.abscissa(results, name)
     order = np.argsort(x_K)
-    for axes, (at, (title, curves)) in zip(
+    for axes, (at, (title, outcomes)) in zip(
         grid.flat, itertools.product(points, panels.items()), strict=True
     ):
-        for colour, (label, values) in zip(itertools.cycle(colours), curves.items()):
+        for colour, (label, values) in zip(itertools.cycle(colours), outcomes.items()):
             values_KxS = values.sel(at).transpose(name, "seed").values.astype(np.float64)[order]
             mean, half = mean_interval(values_KxS, axis=1)
             line = {"marker": "o", "markersize": 4, "capsize": 2}
@@ -266,7 +264,7 @@ PORTRAIT_SHAPE = 0.7  # height to width
 FRAMES = 61  # at most
 
 
-def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
+def align_tables(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
     """Project the embeddings of all seeds and times into one plane; SxTxVx2.
 
     Distances do not depend on the rotation and position of a table. So each table is centred, and
@@ -319,7 +317,7 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> tuple[list[_Portrait],
         for pair in live_pairs(results):
             first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
             distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-        places = align(values[finite], int(np.argmin(loss_S[finite])))
+        places = align_tables(values[finite], int(np.argmin(loss_S[finite])))
         portraits.append(_Portrait(f"{label} embedding", symbols, places, distances))
     if not portraits:
         raise UserError(f"results of {results.attrs['experiment']}: no seed has a finite embedding")

@@ -5,7 +5,7 @@ Shapes: B samples, L tokens, P masked positions, V symbols, C contexts, K pairs 
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxtie.config import Variant
 from jaxtie.exor import data, theory
-from jaxtie.exor.config import Experiment, Process
 from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.training import interventions, task
@@ -23,24 +22,27 @@ from jaxtie.training.task import HParams, Metrics, Params, Roles
 from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
 
+if TYPE_CHECKING:
+    from jaxtie.exor.config import Experiment, Process
+
 # Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well;
 # accelerators want more.
-AT_ONCE, AT_ONCE_ACCELERATED = 64, 1024
+CONTEXTS_AT_ONCE, CONTEXTS_AT_ONCE_ACCELERATED = 64, 1024
 # token ids of the two ways to write a bit
-PAIRS = {"X-Y": (data.X, data.X + 1), "A-B": (data.A, data.A + 1)}
+PAIR_IDS = {"X-Y": (data.X, data.X + 1), "A-B": (data.A, data.A + 1)}
 
 
 class ExorTask(task.Task):
     """The EXor process, masked (paper, section 5)."""
 
-    config: Experiment
+    config: "Experiment"
 
-    def __init__(self, config: Experiment, variant: Variant, platform: str):
+    def __init__(self, config: "Experiment", variant: Variant, platform: str):
         super().__init__(config, variant)
         self.data_seed = config.process.data_seed
-        self.at_once = AT_ONCE if platform == "cpu" else AT_ONCE_ACCELERATED
+        self.at_once = CONTEXTS_AT_ONCE if platform == "cpu" else CONTEXTS_AT_ONCE_ACCELERATED
         self.model = build_model(config, variant, accelerated=platform != "cpu")
-        self.pairs = [PAIRS[pair] for pair in config.process.pairs]
+        self.pairs = [PAIR_IDS[pair] for pair in config.process.pairs]
         self.roles = Roles(data.VOCABULARY, pairs=self.pairs)
 
     @property
@@ -81,13 +83,13 @@ class ExorTask(task.Task):
                 embedding[name] = embedding[name] * hparams["init_std"]
         own = self.variant.head.interventions
         untied_rows = self.model.embedding.untied_rows
-        return interventions.add_parameters(own, params, untied_rows, data.ROW_SETS)
+        return interventions.add_parameters(own, params, untied_rows, data.EXOR_ROW_SETS)
 
     def effective(self, params: Params) -> Params:
         """Return the model's parameters, which an arm's interventions derive from its own."""
         own = self.variant.head.interventions
         untied_rows = self.model.embedding.untied_rows
-        return interventions.effective(own, params, untied_rows, data.ROW_SETS)
+        return interventions.effective(own, params, untied_rows, data.EXOR_ROW_SETS)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""
@@ -142,20 +144,20 @@ class ExorTask(task.Task):
         }
 
 
-def build_model(config: Experiment, variant: Variant, *, accelerated: bool = False) -> MaskedLM:
+def build_model(config: "Experiment", variant: Variant, *, accelerated: bool = False) -> MaskedLM:
     """Return the model of a variant; `accelerated`: laid out for a GPU or TPU."""
     embedding = make_embedding(
         variant.head,
         data.VOCABULARY,
         config.model.width,
         tied=variant.tied,
-        row_sets=data.ROW_SETS,
+        row_sets=data.EXOR_ROW_SETS,
     )
     return MaskedLM(embedding, build_body(config.model, accelerated=accelerated), data.MASK)
 
 
 @functools.lru_cache(8)  # a run asks for its own many times, and they take a while
-def build_contexts(own: Process, *, ordered: bool) -> tuple[Contexts, Contexts]:
+def build_contexts(own: "Process", *, ordered: bool) -> tuple[Contexts, Contexts]:
     """Return the exact distributions of the training and the validation split."""
     strings = data.split(own.length, own.all_strings, own.data_seed)
     how = {"ordered": ordered, "zeros_by_label": own.zeros_by_label}
@@ -180,7 +182,7 @@ class Swaps(NamedTuple):
 
 
 @functools.lru_cache(8)
-def build_swaps(own: Process, pair: tuple[int, int], *, ordered: bool) -> Swaps:
+def build_swaps(own: "Process", pair: tuple[int, int], *, ordered: bool) -> Swaps:
     """Return the couples of two ways to write a bit (token ids), in the training split."""
     tokens_CxL = build_contexts(own, ordered=ordered)[0].tokens_CxL
     forward, backward = (
@@ -213,7 +215,7 @@ def distances(table_VxD: jax.Array) -> jax.Array:
 
 
 def exact_logits(
-    model: nn.Module, params: dict, splits: Sequence[Contexts], at_once: int = AT_ONCE
+    model: nn.Module, params: dict, splits: Sequence[Contexts], at_once: int = CONTEXTS_AT_ONCE
 ) -> list[jax.Array]:
     """Return the logits of the masked position in every context of each split, CxV."""
     contexts = tuple(

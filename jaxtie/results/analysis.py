@@ -1,6 +1,5 @@
 """Tables and figures of any task's results: its own, or generic ones. No jax."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, UserError, names_of, number_label
+from jaxtie.config import TASKS, TaskConfig, UserError, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -18,12 +17,11 @@ from jaxtie.results.conclusion import (
     sweep_sentences,
     swept_in_words,
 )
-from jaxtie.results.plots import Panel, Picture, coloured, draw_mean, finish_axes, with_overview
+from jaxtie.results.plots import Panel, Picture, by_arm, curves, finish_axes, with_overview
 from jaxtie.results.tables import (
     Table,
     arm_cells,
     arm_header,
-    arms_of,
     at_end,
     last_step,
     sweep_points,
@@ -34,29 +32,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-BUILTIN_TASKS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
-
-
-def task_class(results: xr.Dataset) -> type[TaskConfig]:
-    """Return the configuration class of results; the base class if it is not imported.
-
-    Raises:
-      UserError: if the results name no task.
-    """
-    name = results.attrs.get("task")
-    if not isinstance(name, str):
-        raise UserError("results that name no task: did another version write them?")
-    if name in BUILTIN_TASKS:
-        importlib.import_module(BUILTIN_TASKS[name])
-    return TASKS.get(name, TaskConfig)
-
 
 def _own(results: xr.Dataset, name: str) -> Callable | None:
     """Return the task's own function for these results; None: take the generic one.
 
-    A task that traces no field has reports of single runs only.
+    A task that is not imported, or traces no field, has none for a sweep.
     """
-    task = task_class(results)
+    task = TASKS.get(results.attrs["task"], TaskConfig)
     return None if swept(results) and not task.traced else task.report(name)
 
 
@@ -90,7 +72,7 @@ def conclude(results: xr.Dataset) -> Conclusion:
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
     """Return the figures by file name, the answer first."""
-    own = _own(results, "plots") or curves
+    own = _own(results, "plots") or scalar_pictures
     return {"answer": answer_picture(conclude(results)), **own(results)}
 
 
@@ -114,7 +96,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     Raises:
       UserError: where the task has none.
     """
-    if own := task_class(results).report("animate"):
+    if own := _own(results, "animate"):
         return own(results, folder)
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
@@ -145,24 +127,19 @@ def final_table(results: xr.Dataset) -> Table:
     )
 
 
-def curves(results: xr.Dataset) -> dict[str, Picture]:
+def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
     """Return a curve of every scalar over steps, per arm and sweep point."""
     experiment = str(results.attrs["experiment"])
 
     def draw(name: str, dimension: str, axes: "Axes") -> None:
-        points = sweep_points(results, swept(results))
-        labelled = {
-            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own[
-                name
-            ].sel(arm=arm)
-            for at, own in points
-            for arm in names_of(arms_of(results))
+        lines = {
+            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own
+            for at, point in sweep_points(results, swept(results))
+            for arm, own in by_arm(point[name]).items()
         }
-        for (colour, label), values in zip(coloured(labelled), labelled.values(), strict=True):
-            draw_mean(axes, values, colour, label)
-        finish_axes(
-            axes, name, str(results[name].attrs.get("units", "")), results[dimension].values
-        )
+        curves(axes, lines)
+        unit = str(results[name].attrs.get("units", ""))
+        finish_axes(axes, name, unit, results[dimension].values)
 
     panels = {
         name: Panel(

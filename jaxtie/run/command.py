@@ -34,7 +34,7 @@ from jaxtie.options import (
 )
 from jaxtie.results import analysis
 from jaxtie.results.claims import Claim, claims_table
-from jaxtie.results.folder import RunFolder, replacing
+from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
@@ -47,7 +47,7 @@ from jaxtie.run.experiment_files import (
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan
 from jaxtie.shutdown import INTERRUPTED
-from jaxtie.text.config import DOCUMENTS, Corpus
+from jaxtie.text.data.config import DOCUMENTS, Corpus
 
 RUNS = Path("runs")
 ROWS, CLAIMS = 8, 6  # most rows of the table, and verdicts, at the end of a run
@@ -413,8 +413,7 @@ def _judge(
     if different := {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER:
         title += f" on a run that differs from it in {', '.join(sorted(different))}"
     table = claims_table(title, runs, {declared.name: claims}, lenient=True)
-    with replacing(folder.claims) as path:
-        path.write_text(table.markdown(), encoding="utf-8")
+    atomic_write(folder.claims, table.markdown().encode())
     rows = [(row[-1].strip("*"), *row[2:]) for row in table.rows]
     verdicts = Counter(verdict for verdict, *_ in rows)
     counts = ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
+import jaxtie.exor.config
+import jaxtie.text.config  # these two enter the tasks whose results can be read
 from jaxtie.config import TaskConfig, UserError, check, names_of, number_label
 from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points

@@ -6,9 +6,9 @@ import xarray as xr
 from condense import condense_exor, join_seeds, label_geometry, write_committed
 from drawing import save_small
 
-from jaxtie import Experiment, run
+from jaxtie import Experiment, Process, run
 from jaxtie.config import Layout
-from jaxtie.exor.tables import decay_table, equivalence_table, mask_table
+from jaxtie.exor.tables import distances_table, equivalence_table, mask_table
 from jaxtie.results import plots
 
 
@@ -18,7 +18,13 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "small"
     arms = ("tied", "tied+targets-only", "tied+untie-rows=mask")
     experiment = Experiment(
-        arms=arms, seeds=range(3), steps=20, record_every=10, eval_every=10, mask_logit=True
+        process=Process(length=4),  # sooner compiled
+        arms=arms,
+        seeds=range(3),
+        steps=20,
+        record_every=10,
+        eval_every=10,
+        mask_logit=True,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "save", save_small)
@@ -74,11 +80,11 @@ def test_cosines_of_pairs_stand_beside_their_distances(trained):
         expected = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
         found = kept["pair_cosine"].sel(at | {"table": table, "pair": pair, "eval_step": 20})
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert decay_table(kept).rows == decay_table(trained).rows
-    (place,) = (i for i, name in enumerate(decay_table(kept).header) if name == "cosine")
+    assert distances_table(kept).rows == distances_table(trained).rows
+    (place,) = (i for i, name in enumerate(distances_table(kept).header) if name == "cosine")
     tied = kept["pair_cosine"].sel(arm="tied", pair="X-Y", table="input", eval_step=20)
-    assert decay_table(kept).rows[0][place].startswith(f"{float(tied.median()):.3f}")
-    assert "cosine" not in decay_table(kept.drop_vars("pair_cosine")).header
+    assert distances_table(kept).rows[0][place].startswith(f"{float(tied.median()):.3f}")
+    assert "cosine" not in distances_table(kept.drop_vars("pair_cosine")).header
 
 
 def test_committed_parts_join_by_seed(trained, tmp_path):
