@@ -16,7 +16,9 @@ PACKAGE = Path(jaxtie.__file__).parent
 EXPERIMENTS = PACKAGE.parent / "experiments"
 # A package may import from the layers above its own in this list, never from its neighbours.
 LAYERS = (
-    {"config", "shutdown"},
+    {"checks", "shutdown"},
+    {"arms"},
+    {"config"},
     {"options", "__main__"},  # which finds its commands by name
     {"tying", "results"},
     {"models"},
@@ -25,9 +27,9 @@ LAYERS = (
     {"run"},
 )
 BESIDE = {
-    "advise": {"__main__", "config", "options", "shutdown", "tying", "compare"},
-    "audit": {"__main__", "config", "options", "shutdown", "results"},
-    "compare": {"__main__", "config", "options", "shutdown", "results"},
+    "advise": {"__main__", "checks", "arms", "config", "options", "shutdown", "tying", "compare"},
+    "audit": {"__main__", "checks", "config", "options", "shutdown", "results"},
+    "compare": {"__main__", "checks", "config", "options", "shutdown", "results"},
     "nnx": {"config", "tying"},
 }
 WITH_JAX = {
@@ -93,7 +95,7 @@ def test_public_names_are_listed_before_they_are_imported():
 
 
 def test_importing_jaxtie_is_light():
-    heavy = "jax flax matplotlib orbax xarray tyro tensorflow_datasets tokenizers".split()
+    heavy = "jax flax matplotlib orbax xarray tensorflow_datasets tokenizers".split()
     assert (
         run_python(f"import sys, jaxtie; print([name for name in {heavy} if name in sys.modules])")
         == "[]"

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import TaskConfig, UserError, check, names_of, number_label
+from jaxtie.arms import names_of
+from jaxtie.checks import UserError, check, is_integer, number_label
+from jaxtie.config import TaskConfig
 from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
 from jaxtie.results.folder import RunFolder, Say, write_sealed
 from jaxtie.results.tables import summary_markdown
+from jaxtie.run.experiment_files import find_experiment, load_experiment
 from jaxtie.run.page import write_report
 
 if TYPE_CHECKING:
@@ -68,22 +71,26 @@ class Session:
 
 
 def run(
-    experiment: TaskConfig,
+    experiment: TaskConfig | str | Path,
     out: str | Path | None = None,
     *,
     quiet: bool = False,
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
+    **changes: Any,
 ) -> xr.Dataset:
     """Train an experiment's arms, as `jaxtie run` does, and return the results.
 
     Args:
-      experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
+      experiment: `Experiment` or `TextExperiment`, a file that declares one as `experiment`, or
+        the name of one that `jaxtie run --list` shows.
       out: folder for results, figures, summary and checkpoints. A run that was stopped there goes
         on, a finished one is read again or extended. None: keep nothing.
       quiet: print no progress on standard error.
       overwrite: remove an earlier run from `out` and start anew.
       checkpoint_every: seconds of training between two checkpoints.
+      changes: fields of the experiment, and numbers such as `learning_rate` or `width`, that are to
+        differ from the declaration; `seeds=8` are seeds 0 to 7.
 
     Returns:
       The labelled results, in memory.
@@ -92,8 +99,13 @@ def run(
       UserError: in one line, if a value is invalid or the folder holds something else.
       KeyboardInterrupt: after an interrupt; the records are in `out`, and the same call goes on.
     """
+    if isinstance(experiment, str | Path):
+        experiment = load_experiment(find_experiment(str(experiment)))
     if not isinstance(experiment, TaskConfig):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
+    if is_integer(seeds := changes.get("seeds")):
+        changes["seeds"] = range(seeds)
+    experiment = experiment.changed(**changes)
     session = Session(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
     )
