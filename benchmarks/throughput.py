@@ -52,10 +52,14 @@ def train(
     program: "BlockProgram", workers: Sequence["jax.Device"], config: Experiment, seconds: float
 ) -> float:
     """Return seed-steps per second over about `seconds` or more; records are fetched."""
-    from jaxtie.training.block_engine import BlockRun, seconds_per_record
+    from jaxtie.training.block_engine import BlockRun
 
     # with fewer records the exact evaluation at the end would weigh more than in a real run
-    records = max(30, round(seconds / seconds_per_record(program, workers, config)))
+    run = BlockRun(program, workers, config, 3 * config.record_every)
+    for chunk in run.chunks(config.members, None):
+        if chunk.first_record <= 1:  # the first may be slow
+            began = time.perf_counter()
+    records = max(30, round(2 * seconds / (time.perf_counter() - began)))
     config = dataclasses.replace(config, steps=records * config.record_every)
     seed_steps = 0
     for chunk in BlockRun(program, workers, config, config.steps).chunks(config.members, None):

@@ -1,6 +1,5 @@
 """AdamW under a periodic cosine, as PyTorch has them."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,24 +17,31 @@ TABLES = ("input", "output", "output_rows", "own_input", "own_output")  # and ro
 
 
 def periodic_cosine(
+    step: Any,
     learning_rate: jax.Array | float,
     eta_min: jax.Array | float,
     half_period: int,
     warmup: int = 0,
-) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+    *,
+    xp: Any = jnp,
+) -> Any:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, up, and so on.
 
     lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2, times
-    (t + 1) / warmup while that is below 1. Optax's cosine stays down instead.
+    (t + 1) / warmup while that is below 1. Optax's cosine stays down instead. `xp`: jax.numpy, or
+    NumPy for a table of steps, since compiling takes longer.
     """
+    # as an integer: in float32 cos(πt) loses digits as t grows
+    phase = xp.asarray(step) % (2 * half_period)
+    rate = eta_min + (learning_rate - eta_min) / 2 * (1 + xp.cos(xp.pi * phase / half_period))
+    return rate * xp.minimum(1, (step + 1) / warmup) if warmup else rate
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        # as an integer: in float32 cos(πt) loses digits as t grows
-        phase = jnp.asarray(step) % (2 * half_period)
-        rate = eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
-        return rate * jnp.minimum(1, (step + 1) / warmup) if warmup else rate
 
-    return schedule
+def schedule_of(optimizer: Optimizer, hparams: Mapping[str, Any] | None = None) -> Callable:
+    """Return the function `periodic_cosine` of the step alone; `hparams`: see `make_optimizer`."""
+    own = vars(optimizer) | dict(hparams or {})
+    names = ("learning_rate", "eta_min", "half_period", "warmup")
+    return partial(periodic_cosine, **{name: own[name] for name in names})
 
 
 def make_optimizer(
@@ -52,12 +58,7 @@ def make_optimizer(
         factor of the weight decay of the embeddings.
     """
     hparams = hparams or {}
-    own = {
-        field.name: hparams.get(field.name, getattr(optimizer, field.name))
-        for field in dataclasses.fields(optimizer)
-    }
-    names = ("learning_rate", "eta_min", "half_period", "warmup")
-    schedule = periodic_cosine(*(own.pop(name) for name in names))
+    own = vars(optimizer) | dict(hparams)
     rates = {
         ("input", "own_input"): head.input_rate * head.table_rate,
         ("output", "output_rows", "own_output"): head.output_rate * head.table_rate,
@@ -78,7 +79,7 @@ def make_optimizer(
             for names, rate in rates.items()
             if rate != 1
         ),
-        optax.scale_by_learning_rate(schedule),
+        optax.scale_by_learning_rate(schedule_of(optimizer, hparams)),
     )
 
 
@@ -141,9 +142,5 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
-    """Return `periodic_cosine` at these steps, f32; on the host, since compiling takes longer."""
-    own, at = optimizer, np.array(steps)
-    phase = at % (2 * own.half_period)
-    swing = (own.learning_rate - own.eta_min) / 2 * (1 + np.cos(np.pi * phase / own.half_period))
-    warm = np.minimum(1, (at + 1) / own.warmup) if own.warmup else 1
-    return ((own.eta_min + swing) * warm).astype(np.float32)
+    """Return the learning rate at these steps, f32."""
+    return schedule_of(optimizer)(np.array(steps), xp=np).astype(np.float32)

@@ -32,7 +32,7 @@ from jaxtie.training.task import (
     Batches,
     Chunk,
     Control,
-    Estimate,
+    Engine,
     HostRows,
     Members,
     Metrics,
@@ -44,6 +44,7 @@ from jaxtie.training.task import (
     evaluation_stream,
     flatten,
     unflatten,
+    untie_members,
 )
 from jaxtie.tying import tie
 
@@ -397,10 +398,8 @@ class MemberRun:
         return jax.tree.map(lambda x: place(x, self.program.replicated), tree)
 
 
-class RowEngine:
-    """Engine (`jaxtie.training.task.Engine`) of tasks with rows from the host."""
-
-    best_losses: Sequence[float] = ()
+class RowEngine(Engine[RowProgram]):
+    """Engine of tasks with rows from the host."""
 
     def __init__(
         self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
@@ -502,33 +501,22 @@ class RowEngine:
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
-        shapes = carry_shapes(self.config, Variant(True, phase.arm.head))
-        carry = unflatten(_stacked(shapes), members.states)
-        untied = carry_shapes(self.config, phase.variant).totals
-        totals = {name: value for name, value in carry.totals.items() if name in untied}
-        return members._replace(states=flatten(Carry(untie_state(carry.state), totals)))
+        after = carry_shapes(self.config, phase.variant).totals
 
-    def estimate(self, program: RowProgram) -> Estimate:
-        """Train a little and estimate the cost of an arm."""
-        config = self.config
-        steps, own = min(TRIAL_STEPS, config.steps), config.seeds[: self.at_a_time(program)]
-        chunks = self.run(program, own, None, steps, Control([]))
-        first: list[Chunk] = []
-        # each begins by an evaluation
-        while {number for chunk in first for number in chunk.numbers.tolist()} != {*own}:
-            first.append(next(chunks))
-        began, found = time.monotonic(), list(chunks)
-        training = time.monotonic() - began - sum(chunk.evaluating for chunk in found)
-        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / len(own)
-        of_step = training / sum(chunk.updates for chunk in found)
-        of_member = of_step * config.steps + evaluating * len(config.eval_steps)
+        def untied(carry: Carry) -> Carry:
+            totals = {name: value for name, value in carry.totals.items() if name in after}
+            return Carry(untie_state(carry.state), totals)
+
+        tied = carry_shapes(self.config, Variant(True, phase.arm.head))
+        return untie_members(tied, members, untied)
+
+    def trial(self, program: RowProgram) -> tuple[Iterator[Chunk], int, int]:
+        """Train the members of one time for some steps; see `Engine.trial`."""
+        together = min(self.at_a_time(program), len(self.config.seeds))
         sizes = [each.memory_analysis() for each in program.step.values()]
-        work = len(own) * max(
-            size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes
-        )
-        tokens = sum(chunk.tokens for chunk in found) / training
-        speed = f"{tokens:,.0f} tokens/s on {self.mesh.size} devices"
-        return Estimate(of_member * len(config.seeds), work, speed)
+        needed = max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
+        own, steps = self.config.seeds[:together], max(2, min(TRIAL_STEPS, self.config.steps))
+        return self.run(program, own, None, steps, Control([])), together, together * needed
 
 
 def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -5,8 +5,9 @@ of pure functions of one seed. An engine trains members of a task; the loop over
 checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -124,12 +125,9 @@ class Task:
 
         They are arguments of the program, so that a sweep over them shares it.
         """
-        owners = {name: self._owner(name) for name in self.config.traced}
-        return {name: np.float32(getattr(owner, name)) for name, owner in owners.items() if owner}
-
-    def _owner(self, name: str) -> Any:
-        owners = self.config, self.config.optimizer
-        return next((owner for owner in owners if hasattr(owner, name)), None)
+        owners = self.config.optimizer, self.config
+        found = {name: own for own in owners for name in self.config.traced if hasattr(own, name)}
+        return {name: np.float32(getattr(own, name)) for name, own in found.items()}
 
     def stream(self, seed: jax.typing.ArrayLike) -> Stream:
         """Return the stream of a seed's samples, shared by its arms."""
@@ -344,22 +342,26 @@ class Estimate(NamedTuple):
     speed: str = ""
 
 
-class Engine(Protocol[CompiledProgram]):
+class Engine(Generic[CompiledProgram]):
     """Trains members of an experiment.
 
     Attributes:
+      config: of the experiment.
       facts: device, workers, processes, ...; written into `config.json`.
       best_losses: the best reachable losses if known, nats; progress shows them.
     """
 
+    config: TaskConfig
     facts: dict[str, Any]
-    best_losses: Sequence[float]
+    best_losses: Sequence[float] = ()
 
     def compile(self, phase: Phase) -> CompiledProgram:
         """Return the program of a phase; equal for phases that differ in nothing static."""
+        raise NotImplementedError
 
     def parameters(self, program: CompiledProgram) -> int:
         """Return the number of parameters of a member."""
+        raise NotImplementedError
 
     def run(
         self,
@@ -374,12 +376,38 @@ class Engine(Protocol[CompiledProgram]):
         The last chunk of each member has `members`. Several processes call this alike; the first
         one gets every chunk.
         """
+        raise NotImplementedError
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
+        raise NotImplementedError
+
+    def trial(self, program: CompiledProgram) -> tuple[Iterator[Chunk], int, int]:
+        """Return chunks of a short training, its number of members, and bytes on the devices."""
+        raise NotImplementedError
 
     def estimate(self, program: CompiledProgram) -> Estimate:
         """Train a little and estimate the cost of an arm."""
+        chunks, together, needed = self.trial(program)
+        first: list[Chunk] = []
+        trained: set[int] = set()
+        while len(trained) < together:  # an evaluation of each, and first updates, which are slow
+            first.append(next(chunks))
+            trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
+        began, rest = time.monotonic(), list(chunks)
+        training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
+        of_step = training / sum(chunk.updates for chunk in rest)
+        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
+        of_member = of_step * self.config.steps + evaluating * len(self.config.eval_steps)
+        members = -(-len(self.config.members) // together) * together
+        tokens = sum(chunk.tokens for chunk in rest) / training
+        return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
+
+
+def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:
+    """Return members whose states, shaped `like` one tied member's, are `untied`."""
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
+    return members._replace(states=flatten(untied(unflatten(stacked, members.states))))
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:

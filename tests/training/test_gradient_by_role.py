@@ -12,7 +12,8 @@ from bodies import once, sample
 from jaxtie.config import Arm, Optimizer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.exor.task import PAIRS, ExorTask
-from jaxtie.training.block_engine import untie_members
+from jaxtie.training.block_engine import BlockEngine
+from jaxtie.training.distributed import Processes
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
     RoleStep,
@@ -172,7 +173,8 @@ def test_a_tied_member_records_roles_and_an_untied_one_none():
     assert records["step_square"].shape == (7,) and records["output_push"].shape == (2,)
     leaves = flatten(jax.tree.map(lambda x: x[None], state))
     members = Members(np.array([3]), np.array([5]), np.zeros((1, 2), np.uint32), leaves)
-    after = untie_members(EXPERIMENT, Phase(EXPERIMENT.arms[0], "tied", True, 5), members)
+    engine = BlockEngine(EXPERIMENT, Processes())
+    after = engine.untie(Phase(EXPERIMENT.arms[0], "tied", True, 5), members)
     assert not [name for name in after.states if "role_moments" in name]
     assert [name for name in members.states if "role_moments" in name]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ def test_schedule_is_torchs(x64):
     for _ in range(5_001):
         expected.append(optimizer.param_groups[0]["lr"])
         cosine.step()
-    schedule = jax.jit(periodic_cosine(**RATES | {"half_period": 1_000}))
+    schedule = jax.jit(partial(periodic_cosine, **RATES | {"half_period": 1_000}))
     rates = schedule(jnp.arange(5_001, dtype=jnp.int32))
     assert rates.dtype == jnp.float64
     np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-12)
@@ -46,7 +47,7 @@ def test_warm_up_is_torchs(x64):
         expected.append(optimizer.param_groups[0]["lr"])
         both.step()
     own = {"learning_rate": 5e-4, "eta_min": 0.0, "half_period": 1_000, "warmup": 100}
-    rates = periodic_cosine(**own)(jnp.arange(1_000))
+    rates = periodic_cosine(jnp.arange(1_000), **own)
     np.testing.assert_allclose(rates, expected, rtol=1e-9)
     table = schedule_table(Optimizer(**own), range(1_000))
     np.testing.assert_allclose(table, expected, rtol=1e-6)
@@ -54,7 +55,7 @@ def test_warm_up_is_torchs(x64):
 
 @pytest.mark.parametrize("periods", [1, 24, 25, 100_000])
 def test_float32_schedule_repeats_bit_by_bit(periods):
-    schedule = jax.jit(periodic_cosine(**RATES))
+    schedule = jax.jit(partial(periodic_cosine, **RATES))
     step = jnp.arange(20_000, dtype=jnp.int32)
     first, later = schedule(step), schedule(step + 20_000 * periods)
     assert first.dtype == jnp.float32
@@ -145,7 +146,7 @@ def test_the_table_of_the_schedule_is_the_schedule():
     """It goes down and back up."""
     table = schedule_table(Optimizer(), range(0, 30_001, 5_000))
     assert table.dtype == np.float32
-    on_device = periodic_cosine(**RATES)(jnp.arange(0, 30_001, 5_000))
+    on_device = periodic_cosine(jnp.arange(0, 30_001, 5_000), **RATES)
     np.testing.assert_allclose(table, on_device, rtol=1e-6)
     np.testing.assert_allclose(
         table, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 2.55e-4, 1e-5], rtol=1e-6
