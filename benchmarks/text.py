@@ -78,7 +78,7 @@ def read_sentences(
     texts: list[str], entries: int, rng: np.random.Generator
 ) -> tuple[Vocabulary, list[np.ndarray]]:
     """Return sentences of texts, cut at the longest row, in a vocabulary trained on them."""
-    from jaxtie.text.config import Corpus
+    from jaxtie.text.data.config import Corpus
     from jaxtie.text.data.tokens import frequent_words, prepare_text
 
     text = prepare_text(Corpus(tuple(texts), vocab_size=entries))

@@ -10,7 +10,7 @@ judged it: commit 23a757e has the code, the plans of the sources and the predict
 written down before the run. G is no longer computed.
 
 Below are the models that were trained on each data set, of the narrower of two widths (12 and 24).
-They train on any text; of a sampled one, write it first, in experiments/lab:
+They train on any text; of a sampled one, write it first, in tests/helpers:
 
     from pathlib import Path
     from synthetic import Plan, make_source, write_sampled_text

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from jaxtie.compare.answer import compare
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
-    from jaxtie.text.config import Corpus, TextExperiment
+    from jaxtie.text.config import TextExperiment
+    from jaxtie.text.data.config import Corpus
     from jaxtie.training.task import Task, key_at
     from jaxtie.tying.budget import budget
     from jaxtie.tying.check import check
@@ -42,7 +43,8 @@ except PackageNotFoundError:  # a checkout that was never installed
 _LAZY = {
     **dict.fromkeys(("is_tied", "tie", "untie"), "jaxtie.tying.tie"),
     **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
-    **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
+    "Corpus": "jaxtie.text.data.config",
+    "TextExperiment": "jaxtie.text.config",
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),

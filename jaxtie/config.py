@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import itertools
 import math
-import pkgutil
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
@@ -277,7 +276,7 @@ class TaskConfig:
       refusal: why others do not: "not an option of NAME, which ...".
       interventions: whether it applies those of a head, see `Interventions`.
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
-      reports: functions, or their "module:name", that need no jax. Of the configuration: `schema`
+      reports: functions that need no jax. Of the configuration: `schema`
         (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
         `conclusion`, `tables`, `plots` and `frames` (by file name), `animate` (also of a folder).
         `jaxtie.results.analysis` has a generic one for each that is missing.
@@ -304,7 +303,7 @@ class TaskConfig:
     refusal: ClassVar[str] = "does not have it"
     interventions: ClassVar[bool] = False
     many_seeds: ClassVar[bool] = False
-    reports: ClassVar[Mapping[str, Callable | str]] = {}
+    reports: ClassVar[Mapping[str, Callable]] = {}
     name: str
     claim: str = ""
     arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
@@ -371,8 +370,7 @@ class TaskConfig:
     @classmethod
     def report(cls, name: str) -> Callable | None:
         """Return one of the functions in `reports`; None if it is missing."""
-        found = cls.reports.get(name)
-        return pkgutil.resolve_name(found) if isinstance(found, str) else found
+        return cls.reports.get(name)
 
     def program_key(self) -> Any:
         """Return the configuration reduced to the fields that compiled programs depend on.

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from packages import LONGEST, different
 
-from jaxtie.text.config import Corpus
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import BYTE_OF, Text, prepare_text
 from jaxtie.text.data.vocabulary import load_vocabulary
 from jaxtie.training.devices import cache_folder

@@ -26,6 +26,7 @@ import xarray as xr
 from condense import condense, join_seeds, write_committed
 from models import models_table
 from pages import MODELS, PRICES, equal_sizes_table, result_pages
+from tying_gap import draw_gaps
 
 from jaxtie.config import UserError, natural
 from jaxtie.exor.tables import decay_table
@@ -33,12 +34,10 @@ from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.plots import draw_for_document
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
 from jaxtie.run.experiment_files import load_claims, load_experiment
-from jaxtie.text.gap_tables import draw_gaps
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")
@@ -154,7 +153,7 @@ def draw_figures(experiments: Path) -> list[Path]:
     drawn = never_targets.draw_targets_only(read_data(experiments / "data"), experiments)
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))
-        drawn.append(draw_for_document(draw, experiments / "tying_gap_on_text.png"))
+        drawn.append(never_targets.draw_for_document(draw, experiments / "tying_gap_on_text.png"))
     return drawn
 
 

@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -16,7 +17,7 @@ from models import Runs, final_loss, process_cells
 
 from jaxtie.exor import analysis
 from jaxtie.results import statistics
-from jaxtie.results.plots import COLOURS, draw_for_document, subplots
+from jaxtie.results.plots import COLOURS, STYLE, subplots
 from jaxtie.results.tables import (
     Table,
     arms_of,
@@ -256,6 +257,13 @@ def draw_final_shares(runs: Runs) -> Figure:
 
 
 FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}
+
+
+def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
+    """Write a figure as one PNG, the same bytes each time; return its path."""
+    with matplotlib.rc_context(STYLE):
+        draw().savefig(path, metadata={"Software": None})
+    return path
 
 
 def draw_targets_only(runs: Runs, folder: Path) -> list[Path]:

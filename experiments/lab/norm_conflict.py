@@ -12,10 +12,10 @@ import xarray as xr
 from commit import read_data, rewritten, tables_by_name
 from matplotlib.figure import Figure
 from models import Runs, final_loss
-from never_targets import share_interval, stuck_share
+from never_targets import draw_for_document, share_interval, stuck_share
 
 from jaxtie.exor import analysis
-from jaxtie.results.plots import COLOURS, draw_for_document, finish_axes, subplots
+from jaxtie.results.plots import COLOURS, finish_axes, subplots
 from jaxtie.results.tables import Table, interval, last_step
 
 EXPERIMENTS = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import tying_gap
 import xarray as xr
 from models import Runs, bodies_table, gap_table, models_table
 from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
@@ -20,7 +21,6 @@ from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table, compare, judge
 from jaxtie.results.tables import Table, interval, last_step, swept
 from jaxtie.run.experiment_files import PACKAGE, load_experiment_and_claims
-from jaxtie.text import gap_tables
 from jaxtie.text.tables import validation_table, word_pairs_table
 
 PROCESSES = ("output-bias", "output-bias-ndh", "output-bias-ydh", "output-bias-control")
@@ -206,8 +206,8 @@ def _plateau_or_gap(data: Path) -> list[Table]:
 
 def _tying_gap_on_text(data: Path) -> list[Table]:
     members = pd.read_csv(data / "tying-gap-on-text.csv")
-    fit = gap_tables.fit_table(members, pd.read_csv(COMPARISONS))
-    makers = (gap_tables.claims_table, gap_tables.cells_table, gap_tables.arms_table)
+    fit = tying_gap.fit_table(members, pd.read_csv(COMPARISONS))
+    makers = (tying_gap.claims_table, tying_gap.cells_table, tying_gap.arms_table)
     claims, cells, arms = (make(members) for make in makers)
     return [claims, fit, cells, arms]
 

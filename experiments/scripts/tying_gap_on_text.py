@@ -10,6 +10,7 @@ experiments/data/tying-gap-on-text.csv.
 import argparse
 import itertools
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ import jaxtie
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.gap_model import CHOOSING, SIZE, chosen_rates
 from jaxtie.training.devices import describe_device, start_jax
+
+sys.path.append(str(Path(__file__).parents[1] / "lab"))
+from tying_gap import CHOOSING, SIZE, chosen_rates
 
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
 DECLARED = load_experiment(Path(__file__).parents[1] / "tying_gap_on_text.py")

@@ -4,16 +4,14 @@ Imports jax only to compute constants and exact divergences.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
-from jaxtie.exor.config import Experiment, Process
 from jaxtie.results.gradient_by_role import (
     PUSH_VARIABLES,
     ROLE_VARIABLES,
@@ -24,6 +22,9 @@ from jaxtie.results.tables import (
     arms_of,
     last_step,
 )
+
+if TYPE_CHECKING:
+    from jaxtie.exor.config import Experiment
 
 EVAL = ("eval_step",)
 PAIRED = ("eval_step", "pair")
@@ -51,15 +52,9 @@ MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, train
     "mask_logit": Variable(EVAL, "1", "logit of the mask"),
     "mask_probability": Variable(EVAL, "1", "probability of the mask"),
 }
-EXACT_DIVERGENCES = {
-    "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
-    "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
-    "bias": ("nat", "m: mean over contexts of the log ratio"),
-    "overlap": ("1", "o: mean of 4e(1 - e), with e the share of the second symbol"),
-}
 
 
-def exor_schema(experiment: Experiment) -> Schema:
+def exor_schema(experiment: "Experiment") -> Schema:
     """Return the variables and coordinates of an experiment's results."""
     symbols = list(experiment.process.symbols)
     labels: dict[str, Sequence[Any]] = {
@@ -76,7 +71,7 @@ def exor_schema(experiment: Experiment) -> Schema:
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
+def exor_constants(experiment: "Experiment") -> dict[str, xr.DataArray]:
     """Compute the variables without members, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
@@ -88,7 +83,7 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
     return {str(name): values for name, values in points[0].data_vars.items()}
 
 
-def _constants_of_point(point: Experiment) -> xr.Dataset:
+def _constants_of_point(point: "Experiment") -> xr.Dataset:
     from jaxtie.exor import data, theory
     from jaxtie.exor.task import build_contexts
     from jaxtie.training.optimizer import decay_table, schedule_table
@@ -124,7 +119,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     )
 
 
-def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
+def exor_attributes(experiment: "Experiment") -> dict[str, str | int]:
     """Describe the process and the model."""
     own = experiment.process
     pairs = ", ".join(
@@ -133,36 +128,6 @@ def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
         for symbol, p in zip(pair.split("-"), odds, strict=True)
     )
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
-
-
-def pair_divergences(process: Process) -> xr.Dataset:
-    """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
-
-    `experiments/lab/token_pairs.py` estimates them from two trained models. Symbols that
-    never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
-    m and C² are NaN.
-    """
-    from jaxtie.exor import data, theory
-
-    whole = data.enumerate_process(
-        process.length, process.zeros, process.ones, zeros_by_label=process.zeros_by_label
-    )
-    occurring = np.flatnonzero(whole.joint_CxV.any(axis=0)).tolist()
-    pairs = list(itertools.combinations(occurring, 2))
-    found = [
-        (
-            theory.squared_hellinger(whole.tokens_CxL, whole.joint_CxV, pair),
-            *theory.log_ratio_moments(whole.joint_CxV, pair),
-        )
-        for pair in pairs
-    ]
-    columns = np.array(found, np.float64).reshape(-1, len(EXACT_DIVERGENCES)).T
-    variables = {
-        name: ("pair", column, {"units": units, "long_name": meaning})
-        for (name, (units, meaning)), column in zip(EXACT_DIVERGENCES.items(), columns, strict=True)
-    }
-    names = [f"{process.symbols[first]}-{process.symbols[second]}" for first, second in pairs]
-    return xr.Dataset(variables, {"pair": names})
 
 
 # ----- Pairs of symbols and their distances.

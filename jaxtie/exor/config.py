@@ -22,6 +22,10 @@ from jaxtie.config import (
     is_number,
     make_plain,
 )
+from jaxtie.exor.analysis import exor_attributes, exor_constants, exor_schema
+from jaxtie.exor.conclusion import exor_conclusion
+from jaxtie.exor.plots import animate_portrait, exor_frames, exor_pictures
+from jaxtie.exor.tables import exor_tables
 
 if TYPE_CHECKING:
     from jaxtie.exor.task import ExorTask
@@ -124,15 +128,15 @@ class Experiment(TaskConfig):
     refusal: ClassVar[str] = "reads no text"
     interventions: ClassVar[bool] = True
     many_seeds: ClassVar[bool] = True
-    reports: ClassVar[Mapping[str, Callable | str]] = {
-        "schema": "jaxtie.exor.analysis:exor_schema",
-        "constants": "jaxtie.exor.analysis:exor_constants",
-        "attributes": "jaxtie.exor.analysis:exor_attributes",
-        "conclusion": "jaxtie.exor.conclusion:exor_conclusion",
-        "tables": "jaxtie.exor.tables:exor_tables",
-        "plots": "jaxtie.exor.plots:exor_pictures",
-        "frames": "jaxtie.exor.plots:exor_frames",
-        "animate": "jaxtie.exor.plots:animate_portrait",
+    reports: ClassVar[Mapping[str, Callable]] = {
+        "schema": exor_schema,
+        "constants": exor_constants,
+        "attributes": exor_attributes,
+        "conclusion": exor_conclusion,
+        "tables": exor_tables,
+        "plots": exor_pictures,
+        "frames": exor_frames,
+        "animate": animate_portrait,
     }
     name: str = "transformer-small"
     claim: str = (

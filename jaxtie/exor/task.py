@@ -5,7 +5,7 @@ Shapes: B samples, L tokens, P masked positions, V symbols, C contexts, K pairs 
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxtie.config import Variant
 from jaxtie.exor import data, theory
-from jaxtie.exor.config import Experiment, Process
 from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.training import interventions, task
@@ -22,6 +21,9 @@ from jaxtie.training.optimizer import TABLES
 from jaxtie.training.task import HParams, Metrics, Params, Roles
 from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
+
+if TYPE_CHECKING:
+    from jaxtie.exor.config import Experiment, Process
 
 # Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well;
 # accelerators want more.
@@ -33,9 +35,9 @@ PAIRS = {"X-Y": (data.X, data.X + 1), "A-B": (data.A, data.A + 1)}
 class ExorTask(task.Task):
     """The EXor process, masked (paper, section 5)."""
 
-    config: Experiment
+    config: "Experiment"
 
-    def __init__(self, config: Experiment, variant: Variant, platform: str):
+    def __init__(self, config: "Experiment", variant: Variant, platform: str):
         super().__init__(config, variant)
         self.data_seed = config.process.data_seed
         self.at_once = AT_ONCE if platform == "cpu" else AT_ONCE_ACCELERATED
@@ -142,7 +144,7 @@ class ExorTask(task.Task):
         }
 
 
-def build_model(config: Experiment, variant: Variant, *, accelerated: bool = False) -> MaskedLM:
+def build_model(config: "Experiment", variant: Variant, *, accelerated: bool = False) -> MaskedLM:
     """Return the model of a variant; `accelerated`: laid out for a GPU or TPU."""
     embedding = make_embedding(
         variant.head,
@@ -155,7 +157,7 @@ def build_model(config: Experiment, variant: Variant, *, accelerated: bool = Fal
 
 
 @functools.lru_cache(8)  # a run asks for its own many times, and they take a while
-def build_contexts(own: Process, *, ordered: bool) -> tuple[Contexts, Contexts]:
+def build_contexts(own: "Process", *, ordered: bool) -> tuple[Contexts, Contexts]:
     """Return the exact distributions of the training and the validation split."""
     strings = data.split(own.length, own.all_strings, own.data_seed)
     how = {"ordered": ordered, "zeros_by_label": own.zeros_by_label}
@@ -180,7 +182,7 @@ class Swaps(NamedTuple):
 
 
 @functools.lru_cache(8)
-def build_swaps(own: Process, pair: tuple[int, int], *, ordered: bool) -> Swaps:
+def build_swaps(own: "Process", pair: tuple[int, int], *, ordered: bool) -> Swaps:
     """Return the couples of two ways to write a bit (token ids), in the training split."""
     tokens_CxL = build_contexts(own, ordered=ordered)[0].tokens_CxL
     forward, backward = (

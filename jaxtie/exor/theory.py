@@ -80,23 +80,12 @@ def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray) -> np.nda
     vocabulary = joint_CxV.shape[1]
     matrix_VxV = np.empty((vocabulary, vocabulary))
     for pair in itertools.combinations_with_replacement(range(vocabulary), 2):
-        divergence = _mean_over_swaps(tokens_CxL, joint_CxV, pair, total_variation)
+        divergence = mean_over_swaps(tokens_CxL, joint_CxV, pair, total_variation)
         matrix_VxV[pair] = matrix_VxV[pair[::-1]] = divergence
     return matrix_VxV
 
 
-def squared_hellinger(
-    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, pair: tuple[int, int]
-) -> float:
-    """Return S² of a pair: like `semantic_divergence`, with squared Hellinger distances."""
-
-    def squared_distance(p_NxV: np.ndarray, q_NxV: np.ndarray) -> np.ndarray:
-        return np.sum((np.sqrt(p_NxV) - np.sqrt(q_NxV)) ** 2, axis=1) / 2
-
-    return _mean_over_swaps(tokens_CxL, joint_CxV, pair, squared_distance)
-
-
-def _mean_over_swaps(
+def mean_over_swaps(
     tokens_CxL: np.ndarray,
     joint_CxV: np.ndarray,
     pair: tuple[int, int],
@@ -174,21 +163,3 @@ def conditional_log_ratio(joint_CxV: np.ndarray) -> np.ndarray:
     weight_CxVxV = joint_CxV.sum(axis=1)[:, None, None] * np.isfinite(ratio_CxVxV)
     total, mass = np.nansum(ratio_CxVxV * weight_CxVxV, axis=0), weight_CxVxV.sum(axis=0)
     return np.divide(total, mass, out=np.full(mass.shape, np.nan), where=mass > 0)
-
-
-def log_ratio_moments(joint_CxV: np.ndarray, pair: tuple[int, int]) -> tuple[float, float, float]:
-    """Return C² (nats²), m (nats) and o of a pair; see `jaxtie.exor.analysis.pair_divergences`.
-
-    Contexts are weighted so that each symbol has half of the weight. C² and m are NaN if one symbol
-    excludes the other in some context.
-    """
-    joint_Cx2 = joint_CxV[:, list(pair)]
-    joint_Cx2 = joint_Cx2[joint_Cx2.any(axis=1)]
-    weight_C = (joint_Cx2 / joint_Cx2.sum(axis=0)).mean(axis=1)
-    share_C = joint_Cx2[:, 1] / joint_Cx2.sum(axis=1)
-    overlap = float(weight_C @ (4 * share_C * (1 - share_C)))
-    if not joint_Cx2.all():
-        return math.nan, math.nan, overlap
-    ratio_C = np.log(joint_Cx2[:, 1]) - np.log(joint_Cx2[:, 0])
-    bias = float(weight_C @ ratio_C)
-    return float(weight_C @ (ratio_C - bias) ** 2), bias, overlap

@@ -1,6 +1,5 @@
 """Tables and figures of any task's results: its own, or generic ones. No jax."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-BUILTIN_TASKS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
-
 
 def task_class(results: xr.Dataset) -> type[TaskConfig]:
     """Return the configuration class of results; the base class if it is not imported.
@@ -46,8 +43,6 @@ def task_class(results: xr.Dataset) -> type[TaskConfig]:
     name = results.attrs.get("task")
     if not isinstance(name, str):
         raise UserError("results that name no task: did another version write them?")
-    if name in BUILTIN_TASKS:
-        importlib.import_module(BUILTIN_TASKS[name])
     return TASKS.get(name, TaskConfig)
 
 

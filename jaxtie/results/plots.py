@@ -167,13 +167,6 @@ def draw_all(pictures: Mapping[str, Picture], folder: Path, *, pdf: bool = False
     return drawn
 
 
-def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
-    """Write a figure as one PNG, the same bytes each time; return its path."""
-    with matplotlib.rc_context(STYLE):
-        draw().savefig(path, metadata={"Software": None})
-    return path
-
-
 def save(figure: Figure, folder: Path, name: str, suffixes: Sequence[str] = ("png",)) -> Path:
     """Write a figure in these formats; return the path of the first file."""
     folder.mkdir(parents=True, exist_ok=True)

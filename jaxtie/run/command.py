@@ -49,7 +49,7 @@ from jaxtie.run.experiment_files import (
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan
 from jaxtie.shutdown import INTERRUPTED
-from jaxtie.text.config import DOCUMENTS
+from jaxtie.text.data.config import DOCUMENTS
 
 RUNS = Path("runs")
 ROWS, CLAIMS = 8, 6  # most rows of the table, and verdicts, at the end of a run

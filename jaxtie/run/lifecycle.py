@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
+import jaxtie.exor.config
+import jaxtie.text.config  # these two enter the tasks whose results can be read
 from jaxtie.arms import names_of
 from jaxtie.checks import UserError, check, is_integer, number_label
 from jaxtie.config import TaskConfig

@@ -5,7 +5,7 @@ V vocabulary, K words or pairs of a kind, S seeds.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,9 +14,11 @@ from jaxtie.config import Variant
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step
-from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
 from jaxtie.text.initial_loss import estimate
+
+if TYPE_CHECKING:
+    from jaxtie.text.config import TextExperiment
 
 EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
 OF_BOTH_TABLES = {  # dimensions and meaning
@@ -60,7 +62,7 @@ BASELINES = {
 }
 
 
-def text_schema(experiment: TextExperiment) -> Schema:
+def text_schema(experiment: "TextExperiment") -> Schema:
     """Return the variables of members and their labels."""
     variables = dict(TEXT_VARIABLES)
     labels: dict[str, Any] = {
@@ -82,7 +84,7 @@ def text_schema(experiment: TextExperiment) -> Schema:
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
+def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
@@ -138,7 +140,7 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
     }
 
 
-def text_attributes(experiment: TextExperiment) -> dict[str, str | int]:
+def text_attributes(experiment: "TextExperiment") -> dict[str, str | int]:
     """Return the attributes of the results."""
     text = experiment.prepared.text
     return {

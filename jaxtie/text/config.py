@@ -1,9 +1,6 @@
 """Declare experiments on natural text: corpus, model, arms. Imports no jax."""
 
 import dataclasses
-import hashlib
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,115 +25,26 @@ from jaxtie.config import (
     check_seed,
     check_size,
     is_integer,
-    make_plain,
 )
+from jaxtie.results.folder import RunFolder, Say
+from jaxtie.text.analysis import text_attributes, text_constants, text_schema
+from jaxtie.text.conclusion import text_conclusion
+from jaxtie.text.corpus import prepare_corpus, training_batches
+from jaxtie.text.data import files
+from jaxtie.text.data.config import Corpus
+from jaxtie.text.data.tokens import prepare_text
+from jaxtie.text.pairs import HALVES
+from jaxtie.text.plots import text_frames, text_pictures
+from jaxtie.text.tables import text_tables
 
 if TYPE_CHECKING:
-    from jaxtie.results.folder import RunFolder, Say
     from jaxtie.text.task import TextTask
     from jaxtie.training.distributed import Processes
 
 OBJECTIVES = ("masked", "causal")
-DOCUMENTS = ("file", "line", "blank-line")  # units of a document in a text file
-FORMS = ("sentences", "documents")
-SPLIT_KEYS = ("words", "bytes")
-BYTES = 257  # entries of a vocabulary of bytes and of a token that ends documents
-HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A text and its vocabulary. If it names no text, the command line must.
-
-    Attributes:
-      paths: text files, and folders that are searched for them, see `jaxtie.text.data.files`.
-      tfds: instead of files, a TFDS data set, NAME[/CONFIG][:VERSION], with all its splits.
-      field: the field that holds the text, of that data set or of files of records.
-      vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train one on the training split.
-      vocab_size: largest size of the trained vocabulary.
-      split_seed: seed of the split into training, validation and test.
-      documents_to_split: with at least so many documents, each goes into one split as a whole; with
-        fewer, each paragraph does.
-      document: what a document of a text file is: None: the file; "line" or "blank-line" (what
-        stands between blank lines).
-      form: "documents": a row is a document, of which nothing is changed, and a byte-level BPE is
-        trained; "sentences": a row is a sentence in lower case, and WordPiece is trained. None:
-        documents of a causal model, sentences of a masked one, as published.
-      split_key: what decides in which split a document is: "words", so that its copies in other
-        files, encodings, line ends and white space follow it; or "bytes", as before 2026-11-28.
-      skip_bad: leave out files that cannot be read, instead of refusing all.
-    """
-
-    paths: tuple[str, ...] = ()
-    tfds: str | None = None
-    field: str = "text"
-    vocab: str | None = None
-    vocab_size: int = 8192
-    split_seed: int = 42
-    documents_to_split: int = 10
-    document: str | None = None
-    skip_bad: bool = False
-    form: str | None = None
-    split_key: str = "words"
-
-    def __post_init__(self):
-        make_plain(self)
-        check(
-            not (self.paths and self.tfds),
-            "text: expected either files and folders or the name of a TFDS data set",
-        )
-        check(
-            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
-            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
-        )
-        check(
-            bool(self.field),
-            f"field = {self.field!r}: expected the name of a feature, such as text",
-        )
-        check(
-            self.document in (None, *DOCUMENTS),
-            f"document = {self.document!r}: expected one of {', '.join(DOCUMENTS)}",
-        )
-        check(
-            self.form in (None, *FORMS),
-            f"form = {self.form!r}: expected None, {' or '.join(FORMS)}",
-        )
-        check(
-            self.split_key in SPLIT_KEYS,
-            f"split_key = {self.split_key!r}: expected one of {', '.join(SPLIT_KEYS)}",
-        )
-        if self.document == "file":
-            object.__setattr__(self, "document", None)
-        for name in ("document", "skip_bad"):
-            check(
-                not (self.tfds and getattr(self, name)),
-                f"--{name.replace('_', '-')}: expected with files, not with --tfds",
-            )
-        check_positive_integers(self, "vocab_size", "documents_to_split")
-        check(
-            100 <= self.vocab_size <= 2**20,
-            f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)",
-        )
-        check(
-            self.form != "documents" or self.vocab is not None or self.vocab_size > BYTES,
-            f"vocab_size = {self.vocab_size}: expected more than {BYTES} for a BPE of bytes",
-        )
-        check_seed(self.split_seed, "split_seed")
-
-    @property
-    def is_given(self) -> bool:
-        """Whether there is a text to be read."""
-        return bool(self.paths or self.tfds)
-
-    @property
-    def label(self) -> str:
-        """Name of the text for folders: other texts have other ones."""
-        which = json.dumps([self.paths, self.tfds, self.field, self.document])
-        name = re.sub(r"[^\w.-]+", "-", self.tfds or Path(*self.paths[:1]).stem)[:40]
-        return f"{name}-{hashlib.sha256(which.encode()).hexdigest()[:6]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,21 +91,21 @@ class TextExperiment(TaskConfig):
     )
     refusal: ClassVar[str] = "is a text experiment"
     interventions: ClassVar[bool] = True
-    reports: ClassVar[Mapping[str, Callable | str]] = {
-        "schema": "jaxtie.text.analysis:text_schema",
-        "constants": "jaxtie.text.analysis:text_constants",
-        "attributes": "jaxtie.text.analysis:text_attributes",
-        "conclusion": "jaxtie.text.conclusion:text_conclusion",
-        "tables": "jaxtie.text.tables:text_tables",
-        "plots": "jaxtie.text.plots:text_pictures",
-        "frames": "jaxtie.text.plots:text_frames",
+    reports: ClassVar[Mapping[str, Callable]] = {
+        "schema": text_schema,
+        "constants": text_constants,
+        "attributes": text_attributes,
+        "conclusion": text_conclusion,
+        "tables": text_tables,
+        "plots": text_pictures,
+        "frames": text_frames,
     }
     name: str = "text-mlm"
     claim: str = (
         "A word and its duplicate draw together in every table; other pairs of words do not."
     )
     objective: str = "masked"
-    corpus: Corpus = Corpus()
+    corpus: Corpus = Corpus()  # noqa: RUF009, it is frozen
     model: Transformer = PUBLISHED_MODEL
     init_std: Size = 0.3
     optimizer: Optimizer = PUBLISHED_OPTIMISER
@@ -396,7 +304,7 @@ class TextExperiment(TaskConfig):
         return {"corpus": corpus}
 
     def prepare(
-        self, folder: "RunFolder", earlier: dict | None, processes: "Processes", say: "Say"
+        self, folder: RunFolder, earlier: dict | None, processes: "Processes", say: Say
     ) -> Self:
         """Return the configuration with its prepared corpus.
 
@@ -406,9 +314,6 @@ class TextExperiment(TaskConfig):
           UserError: where the text cannot be prepared, has changed since that run, or is not that
             of the first process.
         """
-        from jaxtie.text.corpus import prepare_corpus, training_batches
-        from jaxtie.text.data.tokens import prepare_text
-
         if processes.leads:
             known = (
                 folder.vocabulary.read_bytes() if earlier and folder.vocabulary.exists() else None
@@ -434,10 +339,8 @@ class TextExperiment(TaskConfig):
             say(f"{self.steps:,} steps are {epochs:.2g} epochs of the training text{many}")
         return dataclasses.replace(self, prepared=prepared)
 
-    def check_unchanged(self, folder: "RunFolder", earlier: dict) -> None:
+    def check_unchanged(self, folder: RunFolder, earlier: dict) -> None:
         """Raise UserError where the files of a finished run have changed; they may be gone."""
-        from jaxtie.text.data import files
-
         if self.corpus.paths:
             try:
                 found = files.look_at(self.corpus)
@@ -445,7 +348,7 @@ class TextExperiment(TaskConfig):
                 return
             _compare(folder, earlier, "source", found.key)
 
-    def save_inputs(self, folder: "RunFolder") -> dict[str, Any]:
+    def save_inputs(self, folder: RunFolder) -> dict[str, Any]:
         """Write a trained vocabulary, since another version might train another one."""
         text = self.prepared.text
         if not self.corpus.vocab:
@@ -454,7 +357,7 @@ class TextExperiment(TaskConfig):
         return {"text": {"key": text.key, "source": text.source, "report": report}}
 
 
-def _compare(folder: "RunFolder", earlier: dict | None, what: str, found: str) -> None:
+def _compare(folder: RunFolder, earlier: dict | None, what: str, found: str) -> None:
     if (earlier or {}).get("text", {}).get(what, found) != found:
         raise UserError(
             f"--out {folder.path}: holds a run on a text that has changed since, or that another"

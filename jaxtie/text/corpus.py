@@ -5,12 +5,11 @@ Imports no jax. Shapes: V vocabulary, K words, M and N pairs of a token and the 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxtie.config import UserError, member_number
-from jaxtie.text.config import TextExperiment
 from jaxtie.text.counts import ORDER, KneserNey
 from jaxtie.text.data.batches import (
     EpochBatches,
@@ -36,6 +35,9 @@ from jaxtie.text.pairs import (
     take_half,
 )
 
+if TYPE_CHECKING:
+    from jaxtie.text.config import TextExperiment
+
 RANKS = (10, 100, 1_000, 10_000)  # last ranks of the groups of tokens, the most frequent first
 FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # names of the groups
 PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighbours of each
@@ -59,7 +61,7 @@ class PreparedCorpus(NamedTuple):
     validation: Sequence[RowBatch] = ()  # batches of every evaluation
 
 
-def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
+def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
     """Choose words, duplicates, pairs and contexts.
 
     Raises:
@@ -106,13 +108,13 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
     return prepared
 
 
-def probes(experiment: TextExperiment) -> np.ndarray:
+def probes(experiment: "TextExperiment") -> np.ndarray:
     """Return which of the evaluated words have their nearest neighbours recorded."""
     found = np.arange(min(PROBES, experiment.word_count))
     return found * (experiment.word_count // len(found))
 
 
-def never_predicted(experiment: TextExperiment, special: Special) -> tuple[int, ...]:
+def never_predicted(experiment: "TextExperiment", special: Special) -> tuple[int, ...]:
     """Return the ids of tokens that a masked model never has to predict."""
     always = (special.pad, special.cls, special.sep)
     return always if experiment.masks_unknown else (*always, special.unk)
@@ -136,7 +138,7 @@ def frequency_groups(prepared: PreparedCorpus) -> np.ndarray:
 
 
 def make_batches(
-    experiment: TextExperiment,
+    experiment: "TextExperiment",
     prepared: PreparedCorpus,
     rows: Rows,
     seed: int | None,
@@ -150,14 +152,14 @@ def make_batches(
 
 
 def training_batches(
-    experiment: TextExperiment, prepared: PreparedCorpus, seed: int
+    experiment: "TextExperiment", prepared: PreparedCorpus, seed: int
 ) -> EpochBatches:
     """Return the training batches in the order of a seed."""
     number = member_number(experiment.data_seed, seed)
     return make_batches(experiment, prepared, prepared.text.train, number)
 
 
-def validation_batches(experiment: TextExperiment, prepared: PreparedCorpus) -> list[RowBatch]:
+def validation_batches(experiment: "TextExperiment", prepared: PreparedCorpus) -> list[RowBatch]:
     """Return batches of all validation rows or a choice of them, the same for every member."""
     make = partial(make_batches, experiment, prepared, prepared.text.valid)
     batches = make(None, keep_last=True)
@@ -166,7 +168,7 @@ def validation_batches(experiment: TextExperiment, prepared: PreparedCorpus) -> 
     return [batches[k] for k in range(min(batches.count, experiment.eval_batches))]
 
 
-def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
+def row_lengths(experiment: "TextExperiment") -> tuple[int, ...]:
     """Return the possible row lengths of batches, ascending."""
     if experiment.objective == "causal":
         return (experiment.length + 1,)
@@ -204,7 +206,7 @@ def bigram_probabilities(
     return unigram_N, np.where(total_N > 0, found_N / np.maximum(total_N, 1), unigram_N)
 
 
-def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, float]:
+def baselines(experiment: "TextExperiment", prepared: PreparedCorpus) -> dict[str, float]:
     """Compute losses of counts, nats, on the positions that models are evaluated at.
 
     Of a unigram model, a bigram model and `jaxtie.text.counts.KneserNey`, which read tokens on the

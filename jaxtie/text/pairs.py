@@ -11,15 +11,18 @@ positions evaluated per context.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxtie.config import UserError
-from jaxtie.text.config import HALVES, TextExperiment
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.data.tokens import Text, frequent_words
 
+if TYPE_CHECKING:
+    from jaxtie.text.config import TextExperiment
+
+HALVES = ("first", "second")  # of the training rows
 BEFORE, AFTER = 40, 8  # tokens of a window on the left of its token; tokens predicted after it
 SENTENCES = 64  # consecutive sentences that stay in one half: contexts reach over sentence ends
 # Every fifth frequent word gets a duplicate in the text, so they are as frequent as the others.
@@ -209,7 +212,11 @@ class PairContexts(NamedTuple):
 
 
 def choose_contexts(
-    experiment: TextExperiment, text: Text, drawn: Duplicates, first: np.ndarray, second: np.ndarray
+    experiment: "TextExperiment",
+    text: Text,
+    drawn: Duplicates,
+    first: np.ndarray,
+    second: np.ndarray,
 ) -> PairContexts:
     """Choose contexts in the validation text for pairs of tokens, (kinds, K) each.
 

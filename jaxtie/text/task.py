@@ -10,7 +10,7 @@ predictions: C contexts at a time, M places predicted around a token.
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ import numpy as np
 from jaxtie.config import Decoder, Head, Variant
 from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
 from jaxtie.text import masking
-from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import (
     FREQUENCIES,
     NEIGHBOURS,
@@ -40,11 +39,14 @@ from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_e
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
+if TYPE_CHECKING:
+    from jaxtie.text.config import TextExperiment
+
 
 class TextRows:
     """The rows of an experiment's batches (`jaxtie.training.task.HostRows`)."""
 
-    def __init__(self, config: TextExperiment):
+    def __init__(self, config: "TextExperiment"):
         self.config, self.size, self.lengths = config, config.batch, row_lengths(config)
         self.key: Hashable = config.prepared.text.key, config.prepared.vocabulary
 
@@ -61,9 +63,9 @@ class TextRows:
 class TextTask(Task):
     """A language model of text, masked or causal. Its hyperparameters are constants."""
 
-    config: TextExperiment
+    config: "TextExperiment"
 
-    def __init__(self, config: TextExperiment, variant: Variant, platform: str):
+    def __init__(self, config: "TextExperiment", variant: Variant, platform: str):
         super().__init__(config, variant)
         self.rows = TextRows(config)
         self.model = build_text_model(config, variant, platform)
@@ -125,7 +127,7 @@ class TextTask(Task):
         return found
 
 
-def build_text_model(config: TextExperiment, variant: Variant, platform: str) -> TextModel:
+def build_text_model(config: "TextExperiment", variant: Variant, platform: str) -> TextModel:
     """Return the model of a variant; accelerators multiply matrices of bfloat16."""
     sizes = {"layers": config.model.layers, "heads": config.model.heads}
     sizes["feedforward"] = config.model.hidden
@@ -149,7 +151,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
     return masked_model(embedding, **sizes, dtype=dtype)
 
 
-def row_sets(config: TextExperiment, head: Head) -> dict[str, tuple[int, ...]]:
+def row_sets(config: "TextExperiment", head: Head) -> dict[str, tuple[int, ...]]:
     """Return the ids of sets of tokens by the names that a head uses.
 
     Never-targets are those that structure excludes, whatever the training text, since other tokens
@@ -166,7 +168,7 @@ def row_sets(config: TextExperiment, head: Head) -> dict[str, tuple[int, ...]]:
     return {name: own for name, own in present.items() if own}
 
 
-def make_targets(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Targets:
+def make_targets(config: "TextExperiment", key: jax.Array, tokens_BxL: jax.Array) -> Targets:
     """Return the targets of a batch: swap duplicates in, then mask tokens or take the next ones."""
     prepared = config.prepared
     special, drawn = prepared.text.special, prepared.drawn

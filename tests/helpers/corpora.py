@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxtie.config import UserError
-from jaxtie.text.config import Corpus
 from jaxtie.text.data.batches import Rows
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import Text, prepare_text
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS
 

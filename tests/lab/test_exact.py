@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from equivalence import report
+from exact import pair_divergences
 from ground_truth import exor_pair
 from token_pairs import main
 
 from jaxtie import Process
-from jaxtie.exor.analysis import pair_divergences
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LN9 = math.log(9)

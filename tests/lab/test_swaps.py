@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from equivalence import estimators, swaps
 from equivalence.measure import sums_of_pair
+from exact import pair_divergences
 from ground_truth import Logits, semantic_products
 
 from jaxtie import Process
-from jaxtie.exor.analysis import pair_divergences
 from jaxtie.models.language_model import causal_model, masked_model
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.pairs import AFTER, BEFORE, Stream, places_of, stream_of, windows_at

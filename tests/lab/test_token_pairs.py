@@ -28,7 +28,7 @@ from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run.lifecycle import Session, run_in_folder
-from jaxtie.text.config import Corpus
+from jaxtie.text.data.config import Corpus
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from corpora import SIZE, write_corpus, write_vocabulary
 
-from jaxtie.text.config import Corpus
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import Text, prepare_text
 
 

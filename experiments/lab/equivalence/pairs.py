@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from exact import pair_divergences
+
 from equivalence import models, report
 from jaxtie.config import UserError
-from jaxtie.exor.analysis import pair_divergences
 from jaxtie.exor.config import Experiment
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import json_numbers, print_tables

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 from jaxtie.config import UserError, check, check_path
 from jaxtie.results.folder import Say
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache
+from jaxtie.text.data.config import Corpus
 
 PIECE = 2**16  # bytes of a line, characters of a paragraph
 LONGEST_WORD = 2**20  # bytes without any white space

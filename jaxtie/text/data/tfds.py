@@ -21,8 +21,8 @@ from tensorflow_datasets.core.download import downloader
 
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.files import Part, Source, key_of
 
 # What TFDS says of a data set in another format, with and without a version in its name.

@@ -21,10 +21,10 @@ import numpy as np
 
 from jaxtie.config import MissingInputError, UserError, check
 from jaxtie.results.folder import Say
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache as folders
 from jaxtie.text.data import files
 from jaxtie.text.data.batches import Rows, Special
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.vocabulary import (
     WAY_OF_TRAINING,
     Vocabulary,

@@ -14,8 +14,8 @@ from corpora import SIZE, WORDS, error_of, write_corpus
 from draws import draws
 
 from jaxtie.results.folder import SUMS
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import files, tokens
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 
 
@@ -91,7 +91,7 @@ from pathlib import Path
 from jaxtie.config import UserError
 from jaxtie.text.data import cache as folders
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.config import Corpus
+from jaxtie.text.data.config import Corpus
 stage, cache, *paths = sys.argv[1:]
 sync = folders._sync
 def die_before(path):

@@ -16,8 +16,8 @@ from corpora import error_of
 from pyarrow import parquet
 
 from jaxtie.config import UserError
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import files
+from jaxtie.text.data.config import Corpus
 
 
 def read(path: Path) -> tuple[list[str], files.Reading]:

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from jaxtie.text.config import Corpus
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.data.vocabulary import parse_vocabulary
 

@@ -17,8 +17,8 @@ from jaxtie import load
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.command import main
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache as folders
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 
 TINY = """from jaxtie import Optimizer, TextExperiment, Transformer

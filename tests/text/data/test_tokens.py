@@ -13,9 +13,9 @@ from corpora import SIZE, words, write_corpus
 from tokenizers import AddedToken
 
 from jaxtie.config import UserError
-from jaxtie.text.config import Corpus
 from jaxtie.text.data import files as reading
 from jaxtie.text.data.batches import Rows, Special
+from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import (
     BERT_ENTRIES,
     PUBLISHED_WORDS,

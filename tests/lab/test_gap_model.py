@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import null_space
 from scipy.stats import multivariate_normal
-
-from jaxtie.text.gap_model import (
+from tying_gap import (
     Size,
     chosen_rates,
     features,

@@ -5,14 +5,13 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import tying_gap
+from never_targets import draw_for_document
 from pages import COMPARISONS
 from scipy.stats import t
+from tying_gap import USUAL
 
-from jaxtie.results.plots import draw_for_document
-from jaxtie.text import gap_model, gap_tables
-from jaxtie.text.gap_model import USUAL
-
-CELLS = [(*cell[:4], None if cell[4] == USUAL else cell[4]) for cell in sorted(gap_tables.CELLS)]
+CELLS = [(*cell[:4], None if cell[4] == USUAL else cell[4]) for cell in sorted(tying_gap.CELLS)]
 B, C = 0.05, -0.04
 
 
@@ -55,7 +54,7 @@ def members(
 
 
 def verdicts(**changes) -> list[str]:
-    return [row[-1].strip("*") for row in gap_tables.claims_table(members(**changes)).rows]
+    return [row[-1].strip("*") for row in tying_gap.claims_table(members(**changes)).rows]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_claims_wait_for_all_their_cells_and_seeds():
         found[found["layers"] == 2],
         found[found["branch_scale"].isna()],
     ):
-        judged = [row[-1] for row in gap_tables.claims_table(some).rows]
+        judged = [row[-1] for row in tying_gap.claims_table(some).rows]
         assert judged == ["**waits for all cells**"] * 4
 
 
@@ -89,17 +88,17 @@ def test_half_swap_waits_for_its_own_members():
     found = members()
     swap = found["arm"] == "tied+half-swap"
     for some in (found[~(swap & (found["layers"] == 4))], found[~(swap & (found["width"] == 128))]):
-        judged = [row[-1] for row in gap_tables.claims_table(some).rows]
+        judged = [row[-1] for row in tying_gap.claims_table(some).rows]
         assert judged[2] == "**waits for all cells**" and judged[3] == "**holds**"
 
 
 def test_the_fit_finds_the_coefficients():
-    fit = gap_model.fit_cells(members())
+    fit = tying_gap.fit_cells(members())
     for i, expected in ((1, B), (2, C)):
         low, _, high = fit.interval(np.eye(5)[i], 0.001)
         assert low < expected < high and high - low < 0.02
     published = pd.read_csv(COMPARISONS)
-    rows = gap_tables.fit_table(members(), published).rows
+    rows = tying_gap.fit_table(members(), published).rows
     found = {name: float(cell.split(" [")[0]) for name, cell in rows[:-1]}
     at_fixed_share = found["derived: ln(width) at fixed tokens per other parameter"]
     assert at_fixed_share == pytest.approx(C + 2 * B, abs=0.01)
@@ -117,7 +116,7 @@ def test_the_fit_finds_the_coefficients():
 
 
 def test_a_row_per_cell_and_arm():
-    table = gap_tables.cells_table(members())
+    table = tying_gap.cells_table(members())
     assert len(table.rows) == len(CELLS)
     (narrow,) = (row for row in table.rows if row[:2] == ("32, 2,048, 2", "0.25"))
     expected = 0.1 + B * np.log(375_000 / 2048) + C * np.log(32)
@@ -126,7 +125,7 @@ def test_a_row_per_cell_and_arm():
     assert sum("branches 0.01" in row[0] for row in table.rows) == 1
     (other,) = (
         row
-        for row in gap_tables.arms_table(members()).rows
+        for row in tying_gap.arms_table(members()).rows
         if row[:2] == ("tied+half-swap", "64, 2,048, 4, 1")
     )
     assert float(other[3].split(" ± ")[0]) == pytest.approx(-0.01, abs=0.005)
@@ -137,7 +136,7 @@ def test_a_cell_has_its_own_interval():
     found = members()
     noisy = (found["width"] == 128) & (found["arm"] == "tied") & (found["learning_rate"] == 2)
     found.loc[noisy, "loss_odd"] += 0.1 * found.loc[noisy, "seed"]
-    half = {row[:2]: float(row[-1].split(" ± ")[1]) for row in gap_tables.cells_table(found).rows}
+    half = {row[:2]: float(row[-1].split(" ± ")[1]) for row in tying_gap.cells_table(found).rows}
     assert half["128, 2,048, 2", "1"] > 0.15 and half["32, 2,048, 2", "1"] < 0.02
     own = found[(found["width"] == 32) & (found["vocabulary"] == 2048) & (found["epochs"] == 1)]
     losses = own[own["learning_rate"] == 2].pivot(index="seed", columns="arm", values="loss_odd")
@@ -147,5 +146,5 @@ def test_a_cell_has_its_own_interval():
 
 
 def test_the_figure_is_drawn(tmp_path):
-    path = draw_for_document(lambda: gap_tables.draw_gaps(members()), tmp_path / "gaps.png")
+    path = draw_for_document(lambda: tying_gap.draw_gaps(members()), tmp_path / "gaps.png")
     assert path.stat().st_size > 10_000
