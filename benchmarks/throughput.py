@@ -128,13 +128,18 @@ def jaxtie_sides(
 ) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """Return functions that train so many seeds of each arm, and seconds of compiling."""
     from jaxtie.run.experiment_files import load_experiment
-    from jaxtie.training.block_engine import assign_workers, block_size, compile_block, layout_of
+    from jaxtie.training.block_engine import (
+        assign_workers,
+        compile_block,
+        layout_of,
+        members_per_block,
+    )
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}
     for model, arm, seeds in itertools.product(models, arms, numbers):
         declared = load_experiment(declaration_of(model))
         config = dataclasses.replace(declared, seeds=tuple(range(seeds)))
-        block = block_size(layout_of(config, devices[0].platform), seeds)
+        block = members_per_block(layout_of(config, devices[0].platform), seeds)
         workers = assign_workers(seeds, block, devices, cores())
         began = time.perf_counter()
         # again: kept, at no time

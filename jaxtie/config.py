@@ -477,9 +477,9 @@ class TaskConfig:
             isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
             f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
         )
-        seeds = plain(tuple(itertools.islice(self.seeds, MOST_SEEDS + 1)))
+        seeds = tuple(itertools.islice(self.seeds, MOST_SEEDS + 1))
         check(len(seeds) <= MOST_SEEDS, f"seeds: expected at most {MOST_SEEDS}")
-        object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "seeds", plain(seeds))
         check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:
             check_seed(seed)

@@ -47,7 +47,7 @@ from jaxtie.run.experiment_files import (
     load_experiment,
     load_experiment_and_claims,
 )
-from jaxtie.run.lifecycle import Outcome, Session, plan
+from jaxtie.run.lifecycle import Outcome, Session, plan_lines
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.data.config import DOCUMENTS
 
@@ -327,7 +327,7 @@ def _run_one(
     earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": False})
-    print(*plan(experiment, folder, earlier, session.say), sep="\n")
+    print(*plan_lines(experiment, folder, earlier, session.say), sep="\n")
     return Outcome.PLANNED
 
 

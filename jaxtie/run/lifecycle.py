@@ -136,7 +136,7 @@ def load(path: str | Path) -> xr.Dataset:
     return results
 
 
-def plan(
+def plan_lines(
     experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
     """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
@@ -145,7 +145,7 @@ def plan(
     if experiment.is_static_sweep:
         for _, point, each in points_of(experiment, folder):
             yield f"{each.path.name}:"
-            yield from plan(point, each, each.config(), say)
+            yield from plan_lines(point, each, each.config(), say)
         return
     start_jax()
     check_devices()

@@ -21,7 +21,7 @@ from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
-MARK = '<meta name="generator" content="jaxtie'
+GENERATOR = '<meta name="generator" content="jaxtie'
 
 
 class Image(NamedTuple):
@@ -154,7 +154,7 @@ def check_page(path: Path) -> None:
         )
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            if MARK not in file.read(2000):
+            if GENERATOR not in file.read(2000):
                 raise UserError(
                     f"{path}: is no page of jaxtie, so is not overwritten; choose another --out"
                 )

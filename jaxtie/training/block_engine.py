@@ -38,7 +38,7 @@ from jaxtie.training.task import (
     HParams,
     Members,
     Phase,
-    Records,
+    Recorded,
     State,
     Task,
     flatten,
@@ -50,7 +50,9 @@ from jaxtie.tying import tie
 CPU_PART = 16  # members that a CPU maps at once without lanes
 CHUNK = 64  # most records in a chunk
 TRIAL_RECORDS = 3  # records trained to estimate the time
-SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
+SMALL_PARAMETERS = (
+    2_000  # parameters of a member up to which a task without a layout trains in lanes
+)
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
     "gpu": Layout((128, 512, 1024, 2048), few=256, lanes=True),
@@ -80,7 +82,7 @@ def layout_of(config: TaskConfig, platform: str) -> Layout:
     if (own := config.layout(platform)) is not None:
         return own
     task = config.build(config.arms[-1].variant, platform)
-    small = tie.count_parameters(state_shapes(task).params) <= SMALL
+    small = tie.count_parameters(state_shapes(task).params) <= SMALL_PARAMETERS
     return (SMALL_LAYOUT if small else LARGE_LAYOUT)[platform]
 
 
@@ -89,7 +91,7 @@ def state_shapes(task: Task) -> State:
     return jax.eval_shape(make_member(task).init, np.uint32(0), task.hparams())
 
 
-def block_size(layout: Layout, members: int) -> int:
+def members_per_block(layout: Layout, members: int) -> int:
     """Return the members of a block: of few its first size, of more the least that has them all."""
     if members <= layout.few:
         return layout.blocks[0]
@@ -387,7 +389,7 @@ class BlockRun:
         return chunk, seconds / count
 
     def _chunk(
-        self, block: Block, first_record: int, step: int, states: State, records: Records
+        self, block: Block, first_record: int, step: int, states: State, records: Recorded
     ) -> Chunk:
         size = len(block.numbers)
         leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
@@ -412,7 +414,7 @@ class BlockEngine(Engine[BlockProgram]):
     def __init__(self, config: TaskConfig, processes: Processes):
         devices = jax.local_devices()
         self.config, self.processes, platform = config, processes, devices[0].platform
-        self.block = block_size(layout_of(config, platform), len(config.members))
+        self.block = members_per_block(layout_of(config, platform), len(config.members))
         self.own = set(processes.share(config.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
         variant = config.arms[0].variant

@@ -1,7 +1,7 @@
 """Train one member, one seed of one arm at one sweep point, of any task. Pure functions."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,16 @@ import optax
 
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
+    Aux,
     RoleSums,
     no_roles,
     sum_by_role,
     update_by_role,
     with_role_moments,
 )
-from jaxtie.training.optimizer import make_optimizer, schedule_of
+from jaxtie.training.optimizer import SCHEDULE, make_optimizer, periodic_cosine
 from jaxtie.training.task import KEY_IMPLEMENTATION, Metrics, Params, Roles, State, Task
 from jaxtie.tying.tie import untie
-
-Aux = TypeVar("Aux")
 
 
 class Member(NamedTuple):
@@ -158,7 +157,8 @@ def make_step(task: Task) -> Callable:
         own = vars(adam) | dict(hparams)
         moments = {name: own[name] for name in ("b1", "b2", "eps")}
         new, (_, metrics), parts = update_by_role(loss_of, optimizer, state, **moments)
-        rate = schedule_of(adam, hparams)(at) * variant.head.table_rate
+        rate = periodic_cosine(at, **{name: own[name] for name in SCHEDULE})
+        rate = rate * variant.head.table_rate
         table_VxD = state.params["embedding"]["input"]
         return new, weighted(metrics) | sum_by_role(parts, table_VxD, rate, task.roles)
 

@@ -1,6 +1,6 @@
 """AdamW under a periodic cosine, as PyTorch has them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ import optax
 from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
-Path = tuple[jax.tree_util.DictKey, ...]
+KeyPath = tuple[jax.tree_util.DictKey, ...]
 TABLES = ("input", "output", "output_rows", "own_input", "own_output")  # and rows of their own
+
+SCHEDULE = ("learning_rate", "eta_min", "half_period", "warmup")  # fields of `periodic_cosine`
 
 
 def periodic_cosine(
@@ -37,13 +39,6 @@ def periodic_cosine(
     return rate * xp.minimum(1, (step + 1) / warmup) if warmup else rate
 
 
-def schedule_of(optimizer: Optimizer, hparams: Mapping[str, Any] | None = None) -> Callable:
-    """Return the function `periodic_cosine` of the step alone; `hparams`: see `make_optimizer`."""
-    own = vars(optimizer) | dict(hparams or {})
-    names = ("learning_rate", "eta_min", "half_period", "warmup")
-    return partial(periodic_cosine, **{name: own[name] for name in names})
-
-
 def make_optimizer(
     optimizer: Optimizer,
     head: Head = Head(),  # noqa: B008, it is frozen
@@ -59,6 +54,7 @@ def make_optimizer(
     """
     hparams = hparams or {}
     own = vars(optimizer) | dict(hparams)
+    schedule = partial(periodic_cosine, **{name: own[name] for name in SCHEDULE})
     rates = {
         ("input", "own_input"): head.input_rate * head.table_rate,
         ("output", "output_rows", "own_output"): head.output_rate * head.table_rate,
@@ -79,7 +75,7 @@ def make_optimizer(
             for names, rate in rates.items()
             if rate != 1
         ),
-        optax.scale_by_learning_rate(schedule_of(optimizer, hparams)),
+        optax.scale_by_learning_rate(schedule),
     )
 
 
@@ -97,7 +93,7 @@ def _add_decay(
         if "input" in factors:
             _in_embedding(TABLES, params)  # raises where there is none
 
-        def one(path: Path, update: jax.Array, value: jax.Array) -> jax.Array:
+        def one(path: KeyPath, update: jax.Array, value: jax.Array) -> jax.Array:
             if _of_embedding(path) and (decay := own.get(path[-1].key)) is not None:
                 return update + decay * value
             factor = factors.get(path[-1].key, 1) if _of_embedding(path) else 1
@@ -108,7 +104,7 @@ def _add_decay(
     return optax.stateless(add)
 
 
-def _of_embedding(path: Path) -> bool:
+def _of_embedding(path: KeyPath) -> bool:
     return len(path) > 1 and path[-2].key == "embedding"
 
 
@@ -143,4 +139,5 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
     """Return the learning rate at these steps, f32."""
-    return schedule_of(optimizer)(np.array(steps), xp=np).astype(np.float32)
+    own = {name: getattr(optimizer, name) for name in SCHEDULE}
+    return periodic_cosine(np.array(steps), **own, xp=np).astype(np.float32)

@@ -38,7 +38,7 @@ from jaxtie.training.task import (
     Metrics,
     Params,
     Phase,
-    Records,
+    Recorded,
     State,
     Task,
     evaluation_stream,
@@ -79,8 +79,7 @@ class RowProgram(NamedTuple):
       validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
       evaluate: params -> metrics of an evaluation.
       shapes: of the carry.
-      rows: sharding of tokens.
-      replicated: sharding of everything else.
+      mesh: the devices.
       evaluated: zeros in place of an evaluation that is not due.
       no_roles: NaN in place of gradients by role, if the task records them.
     """
@@ -92,10 +91,14 @@ class RowProgram(NamedTuple):
     validate: dict[int, Any]
     evaluate: Callable
     shapes: Carry
-    rows: NamedSharding
-    replicated: NamedSharding
-    evaluated: Records
-    no_roles: Records
+    mesh: Mesh
+    evaluated: Recorded
+    no_roles: Recorded
+
+    def place(self, x: np.ndarray, *axes: str | None) -> jax.Array:
+        """Put a host array that every process has on the devices, cut along `axes`."""
+        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
 def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
@@ -146,22 +149,13 @@ def _make_start(task: Task) -> Callable:
 
 def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
     """Compile the training of a variant for every row length. Programs are cached."""
-    device = mesh.devices.flat[0]
-    task = config.build(variant, device.platform)
+    task = config.build(variant, mesh.devices.flat[0].platform)
     assert task.rows is not None
-    options = machine.REPEATABLE.get(device.platform, {})
-    key = (
-        config.program_key(),
-        config.optimizer,
-        task.rows.key,
-        variant,
-        tuple(mesh.devices.flat),
-        tuple(options.items()),
-    )
+    key = config.program_key(), task.rows.key, variant, tuple(mesh.devices.flat)
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(task, mesh, dict(options))
+        _kept[key] = _compile(task, mesh)
     return _kept[key]
 
 
@@ -171,13 +165,10 @@ def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> 
     return max(count for count in range(1, most + 1) if config.record_every % count == 0)
 
 
-def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
-    split, replicated = (
-        NamedSharding(mesh, PartitionSpec("rows")),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+def _compile(task: Task, mesh: Mesh) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
+    options = dict(machine.REPEATABLE.get(platform, {}))
     at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
@@ -202,25 +193,25 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     params = shapes.state.params
     scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
     tokens = {length: _row_shape(task.rows, length) for length in task.rows.lengths}
-    shard: dict[str, Any] = {
-        "in_shardings": (replicated, split, replicated, replicated),
-        "out_shardings": replicated,
-    }
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    def shared(function: Callable, *axes: str | None, **more: Any) -> Any:
+        """Compile a function of rows that the devices share along `axes` of their array."""
+        shardings = (replicated, NamedSharding(mesh, PartitionSpec(*axes)), replicated, replicated)
+        return jax.jit(function, in_shardings=shardings, out_shardings=replicated, **more)
+
     seed = jax.ShapeDtypeStruct((), np.uint32)
     jobs = {("start", 0): jax.jit(start, out_shardings=replicated).lower(seed)}
     jobs["evaluate", 0] = jax.jit(
         evaluate, in_shardings=replicated, out_shardings=replicated
     ).lower(params)
-    single = jax.jit(step, donate_argnums=0, compiler_options=options, **shard)
-    several = shard | {"in_shardings": (replicated, _stacked_rows(split), replicated, replicated)}
+    single = shared(step, "rows", donate_argnums=0, compiler_options=options)
+    several = single if at_once == 1 else shared(steps, None, "rows", donate_argnums=0)
     for length, shape in tokens.items():
-        if at_once == 1:
-            made, of_call = jax.jit(step, donate_argnums=0, **shard), shape
-        else:
-            made = jax.jit(steps, donate_argnums=0, **several)
-            of_call = jax.ShapeDtypeStruct((at_once, *shape.shape), shape.dtype)
-        jobs["step", length] = made.lower(shapes, of_call, stream, scalar)
-        jobs["validate", length] = jax.jit(validate, **shard).lower(params, shape, stream, scalar)
+        lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
+        of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
+        jobs["step", length] = several.lower(shapes, of_call, stream, scalar)
+        jobs["validate", length] = shared(validate, "rows").lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
         done = {name: future.result() for name, future in compiling.items()}
@@ -240,21 +231,10 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
         validations,
         done["evaluate", 0],
         shapes,
-        split,
-        replicated,
+        mesh,
         {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
         jax.device_get(unmeasured_roles(task)),
     )
-
-
-def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """Put a host array that every process has on the devices."""
-    return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
-
-
-def _stacked_rows(rows: NamedSharding) -> NamedSharding:
-    """Return the sharding of the rows of several steps, (steps, rows, length)."""
-    return NamedSharding(rows.mesh, PartitionSpec(None, *rows.spec))
 
 
 def calls_of(steps: range, at_once: int) -> Iterator[range]:
@@ -270,7 +250,7 @@ def calls_of(steps: range, at_once: int) -> Iterator[range]:
 
 
 def make_ahead(
-    batches: Batches, steps: range, sharding: NamedSharding, at_once: int = 1
+    batches: Batches, steps: range, program: RowProgram
 ) -> Iterator[tuple[jax.Array, int, int]]:
     """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
 
@@ -281,11 +261,11 @@ def make_ahead(
         made = [batches[step] for step in own]
         real = sum(int(batch.lengths_B.sum()) for batch in made)
         if len(own) == 1:
-            return place(made[0].tokens_BxL, sharding), 1, real
+            return program.place(made[0].tokens_BxL, "rows"), 1, real
         tokens_SxBxL = np.stack([batch.tokens_BxL for batch in made])
-        return place(tokens_SxBxL, _stacked_rows(sharding)), len(own), real
+        return program.place(tokens_SxBxL, None, "rows"), len(own), real
 
-    calls = calls_of(steps, at_once)
+    calls = calls_of(steps, program.at_once)
     with ThreadPoolExecutor(1) as pool:
         made = deque(pool.submit(make, own) for own in itertools.islice(calls, AHEAD))
         while made:
@@ -329,7 +309,7 @@ class MemberRun:
         program, every = self.program, self.engine.config.record_every
         batches = self.engine.rows.training(self.seed)
         if self.is_new:
-            tokens = place(batches[0].tokens_BxL, program.rows)
+            tokens = program.place(batches[0].tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found = validate(self.carry.state.params, tokens, self.stream, np.int32(0))
             first = means(weighted(jax.device_get(found)), 1) | program.no_roles
@@ -340,7 +320,7 @@ class MemberRun:
             return
         if self.is_over:
             return
-        ahead = make_ahead(batches, range(self.step, self.until), program.rows, program.at_once)
+        ahead = make_ahead(batches, range(self.step, self.until), program)
         for tokens, count, real in ahead:
             several = count == program.at_once
             step = program.step[tokens.shape[-1]] if several else program.single
@@ -373,7 +353,7 @@ class MemberRun:
         number = self.step // self.engine.config.record_every
         return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
-    def _evaluated(self, record: dict[str, Any]) -> Records:
+    def _evaluated(self, record: dict[str, Any]) -> Recorded:
         """Add an evaluation if it is due; freeze the member if a loss is not finite."""
         config, engine = self.engine.config, self.engine
         due = self.step % config.eval_every == 0 or self.step == config.steps
@@ -395,7 +375,7 @@ class MemberRun:
         return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
 
     def _on_devices(self, tree):
-        return jax.tree.map(lambda x: place(x, self.program.replicated), tree)
+        return jax.tree.map(lambda x: self.program.place(np.asarray(x)), tree)
 
 
 class RowEngine(Engine[RowProgram]):
@@ -473,11 +453,11 @@ class RowEngine(Engine[RowProgram]):
         )
         return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
 
-    def evaluate(self, program: RowProgram, params: Params) -> Records:
+    def evaluate(self, program: RowProgram, params: Params) -> Recorded:
         """Return an evaluation of one member; NaN where it is not finite."""
         stream, found = evaluation_stream(self.task.data_seed), []
         for number, batch in enumerate(self.rows.validation):
-            tokens = place(batch.tokens_BxL, program.rows)
+            tokens = program.place(batch.tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found.append(validate(params, tokens, stream, np.int32(number)))
         measured = self._validated(jax.device_get(found))

@@ -17,21 +17,21 @@ from jaxtie.config import SEEDS, Arm, TaskConfig, UserError, Variant
 
 KEY_IMPLEMENTATION = "threefry2x32"
 Params = Any  # a pytree; tied it has embedding/input, untied embedding/input and embedding/output
-Stream = jax.Array  # u32[2]: key data of a seed's random numbers
+StreamKey = jax.Array  # u32[2]: key data of a seed's random numbers
 HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are arguments of the program
 Metrics = dict[str, jax.Array]
-Records = dict[str, np.ndarray]
+Recorded = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
 CompiledProgram = TypeVar("CompiledProgram")  # of an engine
 
 
-def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> Stream:
+def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> StreamKey:
     """Return the stream of a seed's samples; `seed` None: the one that all seeds share."""
     key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
     return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
 
 
-def key_at(stream: Stream, step: jax.typing.ArrayLike) -> jax.Array:
+def key_at(stream: StreamKey, step: jax.typing.ArrayLike) -> jax.Array:
     """Return the key of one step."""
     return jax.random.fold_in(jax.random.wrap_key_data(stream, impl=KEY_IMPLEMENTATION), step)
 
@@ -44,7 +44,7 @@ def evaluation_stream(data_seed: int) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-class RowBatch(Protocol):
+class HostBatch(Protocol):
     """Rows that the host makes."""
 
     @property
@@ -59,7 +59,7 @@ class RowBatch(Protocol):
 class Batches(Protocol):
     """The batches of a seed, by step."""
 
-    def __getitem__(self, step: int, /) -> RowBatch:
+    def __getitem__(self, step: int, /) -> HostBatch:
         """Return the batch of a step: a function of (seed, step) alone."""
 
 
@@ -77,7 +77,7 @@ class HostRows(Protocol):
     lengths: tuple[int, ...]
 
     @property
-    def validation(self) -> Sequence[RowBatch]:
+    def validation(self) -> Sequence[HostBatch]:
         """Return the batches of every evaluation."""
 
     def training(self, seed: int) -> Batches:
@@ -129,7 +129,7 @@ class Task:
         found = {name: own for own in owners for name in self.config.traced if hasattr(own, name)}
         return {name: np.float32(getattr(own, name)) for name, own in found.items()}
 
-    def stream(self, seed: jax.typing.ArrayLike) -> Stream:
+    def stream(self, seed: jax.typing.ArrayLike) -> StreamKey:
         """Return the stream of a seed's samples, shared by its arms."""
         return stream(self.data_seed, seed)
 
@@ -138,7 +138,7 @@ class Task:
         raise NotImplementedError
 
     def batch(
-        self, stream: Stream, hparams: HParams, step: jax.Array, rows: jax.Array | None
+        self, stream: StreamKey, hparams: HParams, step: jax.Array, rows: jax.Array | None
     ) -> Any:
         """Return the batch of a step; `rows`: those that the host made for it, i32[B, L]."""
         raise NotImplementedError
@@ -197,8 +197,8 @@ class Chunk(NamedTuple):
       numbers: of these members.
       first_record: number of the first record.
       records: arrays (records, members, ...); None if no record was due.
-      members: their state after the last record. May be None, to save a copy, unless
-        `Control.wanted` or this is their last chunk.
+      members: their state after the last record; None where it is not copied to the host, since no
+        checkpoint is due (`Control.wanted`) and more chunks of them follow.
       updates: made since the chunk before, summed over these members.
       tokens: real tokens of text in these updates.
       evaluating: seconds that were not training.
@@ -206,7 +206,7 @@ class Chunk(NamedTuple):
 
     numbers: np.ndarray
     first_record: int
-    records: Records | None
+    records: Recorded | None
     members: Members | None
     updates: int
     tokens: int = 0

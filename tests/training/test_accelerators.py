@@ -13,7 +13,7 @@ from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
 from jaxtie.training import block_engine, devices
-from jaxtie.training.block_engine import BlockEngine, BlockRun, block_size, check_memory
+from jaxtie.training.block_engine import BlockEngine, BlockRun, check_memory, members_per_block
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
 from jaxtie.tying.cross_entropy import BLOCK_SIZE
@@ -29,10 +29,12 @@ def test_many_members_fill_an_accelerator_and_few_are_padded_little(platform, mo
     few, *more = layout.blocks
     # 64 seeds, the default, fill half; parts that are evaluated are of one size
     assert 64 <= few <= 128 and all(many % few == 0 for many in more)
-    sizes = [block_size(layout, members) for members in (1, layout.few, layout.few + 1, 10**6)]
+    sizes = [
+        members_per_block(layout, members) for members in (1, layout.few, layout.few + 1, 10**6)
+    ]
     many = layout.blocks[-1]
     assert sizes == [few, few, *(more or [few])[:1], many]
-    assert [block_size(layout, members) for members in more] == more
+    assert [members_per_block(layout, members) for members in more] == more
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])

@@ -18,10 +18,10 @@ from jaxtie.training.block_engine import (
     BlockProgram,
     BlockRun,
     batch_members,
-    block_size,
     compile_block,
     layout_of,
     lower_advance,
+    members_per_block,
 )
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, update
@@ -41,7 +41,7 @@ def compiled_as_users_do():
 
 
 def block_of(config: Experiment) -> int:
-    return block_size(layout_of(config, "cpu"), len(config.members))
+    return members_per_block(layout_of(config, "cpu"), len(config.members))
 
 
 def program(
