@@ -29,7 +29,7 @@ from pages import MODELS, PRICES, equal_sizes_table, result_pages
 from tying_gap import draw_gaps
 
 from jaxtie.config import UserError, natural
-from jaxtie.exor.tables import decay_table
+from jaxtie.exor.tables import distances_table
 from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
@@ -120,7 +120,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     return {
         "claims": claims,
         "conclusion": conclusion,
-        "distances": lambda name: decay_table(runs[name]),
+        "distances": lambda name: distances_table(runs[name]),
         "models": lambda: models_table(runs, MODELS),
         "text": lambda: equal_sizes_table(pd.read_csv(experiments / "data" / PRICES)),
     }

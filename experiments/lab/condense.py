@@ -13,10 +13,10 @@ from jaxtie.config import Arm
 from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
-from jaxtie.results.folder import RunFolder, replacing
+from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, swept
-from jaxtie.text.analysis import BASELINES, MASK_VARIABLES
+from jaxtie.text.analysis import BASELINES, MASK_NORMS
 from jaxtie.text.pairs import PREDICTED
 
 KEPT_BITS = 16  # of the mantissa of members' numbers: five digits; documents show no more
@@ -57,8 +57,7 @@ def write_committed(condensed: xr.Dataset, path: Path) -> None:
     for name in DECIMALS.keys() & packed.keys():
         scale = 10.0 ** -DECIMALS[name]
         packed[name] |= {"dtype": "int32", "scale_factor": scale, "_FillValue": -1}
-    with replacing(path) as new:
-        new.write_bytes(condensed.to_netcdf(engine="h5netcdf", encoding=packed))
+    atomic_write(path, bytes(condensed.to_netcdf(engine="h5netcdf", encoding=packed)))
 
 
 def join_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
@@ -197,7 +196,7 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
         parts.append(exor.pair_cosines(results, steps).to_dataset(name="pair_cosine"))
     if "mask_logit" in results:
         of_mask = (
-            results[[*exor.MASK_VARIABLES]]
+            results[[*exor.MASK_LOGITS]]
             .merge(exor.mask_rows(results))
             .sel(eval_step=slice(0, last))
         )
@@ -243,7 +242,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     and similarities of the tables at the end.
     """
     here, last = course_steps(results), last_step(results)
-    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte", *MASK_VARIABLES)
+    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte", *MASK_NORMS)
     evaluated = results[[name for name in measured if name in results]]
     parts = [
         results[["loss", "accuracy"]].sel(step=here),

@@ -21,7 +21,7 @@ import pandas as pd
 
 from jaxtie.config import Variant
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.tables import Table, interval
+from jaxtie.results.tables import Table, format_mean
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import make_batches, token_counts
@@ -115,7 +115,7 @@ def table(rows: pd.DataFrame, first: str = "tied", second: str = "untied") -> Ta
     rows = rows[rows["experiment"] == "tying-at-scale"]
     wide = rows.pivot(index=["part", "seed"], columns="arm", values="loss")
     cells = [
-        (f"{part}", f"{own[second].mean():.3f}", interval((own[first] - own[second]).to_numpy()))
+        (f"{part}", f"{own[second].mean():.3f}", format_mean((own[first] - own[second]).to_numpy()))
         for part, own in wide.groupby("part")
     ]
     header = ("part, rarest first", f"loss, {second}", f"{first} − {second}")

@@ -32,7 +32,7 @@ from matplotlib.ticker import NullLocator
 from jaxtie import Arm
 from jaxtie.config import size
 from jaxtie.results.plots import STYLE, coloured
-from jaxtie.results.tables import Table, interval, number
+from jaxtie.results.tables import Table, format_mean, format_number
 from jaxtie.text.initial_loss import estimate
 from jaxtie.training.devices import start_jax
 from jaxtie.tying.head import Projection
@@ -224,7 +224,9 @@ def losses_table(results: xr.Dataset) -> Table:
                 [float(own[e]) for e in ESTIMATES],
             )
             spread = f"{float(own['spread']):.3g}"
-            rows.append((str(std), spread, str(arm), interval(measured), *map(number, estimates)))
+            rows.append(
+                (str(std), spread, str(arm), format_mean(measured), *map(format_number, estimates))
+            )
     log_n = math.log(vocabulary)
     title = f"D {width}, n {vocabulary:,} (log n = {log_n:.3f}), mean over seeds and tokens ± 95 %"
     return Table(title, ("σ", "Dσ²", "arm", "measured, nat", *ESTIMATES), rows)

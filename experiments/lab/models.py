@@ -9,7 +9,15 @@ import xarray as xr
 from jaxtie.exor import analysis
 from jaxtie.exor.tables import ADJUSTED, ADJUSTED_NOTE, factor_text, log_ratios
 from jaxtie.results.conclusion import model_in_words
-from jaxtie.results.tables import Table, arms_of, at_end, interval, last_step, number, tables_of
+from jaxtie.results.tables import (
+    Table,
+    arms_of,
+    at_end,
+    format_mean,
+    format_number,
+    last_step,
+    tables_of,
+)
 
 Runs = Mapping[str, xr.Dataset]  # committed results by the name of their experiment
 
@@ -34,7 +42,7 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
         count = int(analysis.has_reached_best(results).sel(arm=arm.name).sum())
         left = f"{float(at_end(results['decay_factor'], results)):.3g}"
         reached = f"{count} of {len(loss_S)}"
-        cells = (f"{last_step(results):,}", interval(loss_S), reached, left)
+        cells = (f"{last_step(results):,}", format_mean(loss_S), reached, left)
         for label, table in tables_of(arm).items():
             logs = [
                 log_ratios(results, "decay ratio", arm.name, pair, table) for pair in BODIES_PAIRS
@@ -63,7 +71,7 @@ def _gap_cells(losses: xr.DataArray, columns: Mapping[str, Weights]) -> list[str
         sum(weight * losses.sel(arm=arm).values for arm, weight in weights.items())
         for weights in columns.values()
     )
-    return [f"{losses.sizes['seed']:,}", *map(interval, sums)]
+    return [f"{losses.sizes['seed']:,}", *map(format_mean, sums)]
 
 
 def gap_table(runs: Runs, names: Sequence[str]) -> Table:
@@ -71,7 +79,7 @@ def gap_table(runs: Runs, names: Sequence[str]) -> Table:
     columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | GAPS
     rows = []
     for name in names:
-        best = number(float(runs[name]["best_loss"].sel(split="train")))
+        best = format_number(float(runs[name]["best_loss"].sel(split="train")))
         seeds, *cells = _gap_cells(final_loss(runs[name]), columns)
         rows.append((name, seeds, best, *cells))
     title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
@@ -104,6 +112,6 @@ def process_cells(
     tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
     stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
     gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)
-    off = f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
+    off = f"{format_mean(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
     counts = f"{last_step(results):,}", f"{len(gap_S):,}"
-    return *counts, *map(shown, stuck_AxS), interval(gap_S), off
+    return *counts, *map(shown, stuck_AxS), format_mean(gap_S), off

@@ -22,12 +22,12 @@ from jaxtie.results.tables import (
     Table,
     arms_of,
     at_end,
-    interval,
+    format_estimate,
+    format_mean,
+    format_median,
+    format_number,
     last_step,
-    median,
-    number,
     tables_of,
-    with_interval,
 )
 
 NO_DATA: Final = "no data yet"
@@ -113,13 +113,13 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         results = unseen(runs[name])
         for arm in arms_of(results):
             count, share = stuck_share(results, arm.name)
-            loss = interval(final_loss(results).sel(arm=arm.name).values)
+            loss = format_mean(final_loss(results).sel(arm=arm.name).values)
             cosines = ["–", "–"]
             if "label_cosine" in results:
                 cosine = at_end(results["label_cosine"], results).sel(arm=arm.name)
                 for i, table in enumerate(tables_of(arm).values()):
-                    cosines[i] = median(cosine.sel(table=table).values)
-            cells = (f"{last_step(results):,}", f"{count:,}", with_interval(*share), loss)
+                    cosines[i] = format_median(cosine.sel(table=table).values)
+            cells = (f"{last_step(results):,}", f"{count:,}", format_estimate(*share), loss)
             rows.append((name, arm.name, *cells, *cosines))
     cosines = ["cosine of E and D, input", "cosine of E and D, output"]
     header = ("experiment", "arm", "step", "seeds", "stuck", "loss, nat", *cosines)
@@ -144,9 +144,9 @@ def same_seeds_table(runs: Runs) -> Table:
         )
         arms = [arm.name for arm in arms_of(stuck) if not arm.head.bias]
         columns[f"{process}, {stuck.sizes['seed']:,} seeds"] = {
-            **{arm: number(float(stuck.sel(arm=arm).mean())) for arm in arms},
-            FREED: with_interval(*ratio_of_means(tied - own_mask, tied - without)),
-            ADDED: with_interval(*ratio_of_means(shared_mask - untied, tied - untied)),
+            **{arm: format_number(float(stuck.sel(arm=arm).mean())) for arm in arms},
+            FREED: format_estimate(*ratio_of_means(tied - own_mask, tied - without)),
+            ADDED: format_estimate(*ratio_of_means(shared_mask - untied, tied - untied)),
         }
     rows = [tuple(row) for row in pd.DataFrame(columns).itertuples(name=None)]
     note = (

@@ -16,7 +16,7 @@ from never_targets import draw_for_document, share_interval, stuck_share
 
 from jaxtie.exor import analysis
 from jaxtie.results.plots import COLOURS, finish_axes, subplots
-from jaxtie.results.tables import Table, interval, last_step
+from jaxtie.results.tables import Table, format_mean, last_step
 
 EXPERIMENTS = Path(__file__).parents[1]
 PAGE = EXPERIMENTS / "why_seeds_get_stuck.md"
@@ -140,7 +140,7 @@ def gaps(*both: tuple[xr.Dataset, str]) -> tuple[str, str]:
     loss_2xS = np.stack([final_loss(results).sel(arm=arm).values for results, arm in each])
     stuck_2xS = np.stack([analysis.is_stuck(results).sel(arm=arm).values for results, arm in each])
     gap_S, off_S = loss_2xS[0] - loss_2xS[1], np.all(stuck_2xS == 0, axis=0)
-    return interval(gap_S), f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
+    return format_mean(gap_S), f"{format_mean(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
 
 
 def norms_table(runs: Runs) -> Table:

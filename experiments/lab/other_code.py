@@ -7,7 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie.exor.analysis import LOSS_DECIMALS, distance
-from jaxtie.results.tables import Table, number, quantiles
+from jaxtie.results.tables import Table, format_number, format_quantiles
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
@@ -26,7 +26,16 @@ def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
         p_values.append(float(mannwhitneyu(ours_S, theirs_S, method="exact").pvalue))
         label = arm if arm == "tied" else f"{arm} {table}"
         theirs = ", ".join(f"{value:.3g}" for value in theirs_S)
-        rows.append((label, pair, f"{step:,}", quantiles(ours_S), theirs, number(p_values[-1])))
+        rows.append(
+            (
+                label,
+                pair,
+                f"{step:,}",
+                format_quantiles(ours_S),
+                theirs,
+                format_number(p_values[-1]),
+            )
+        )
     ours = f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]"
     header = ("embedding", "pair", "step", ours, "published code", "p")
     note = f"p: exact two-sided Mann–Whitney test. {_least(p_values)}"
@@ -54,8 +63,12 @@ def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
             ours_S = distance(results, *quantity.split()).sel(arm=arm, step=step).values
         found = ks_2samp(ours_S, theirs_S)
         p_values.append(float(found.pvalue))
-        cells = (quantiles(ours_S), quantiles(theirs_S), number(found.statistic))
-        rows.append((arm, quantity, f"{step:,}", *cells, number(found.pvalue)))
+        cells = (
+            format_quantiles(ours_S),
+            format_quantiles(theirs_S),
+            format_number(found.statistic),
+        )
+        rows.append((arm, quantity, f"{step:,}", *cells, format_number(found.pvalue)))
     sides = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
     columns = [f"{side}: median of {seeds} seeds [5 %, 95 %]" for side, seeds in sides.items()]
     header = ("arm", "quantity", "step", *columns, "largest gap", "p")
@@ -69,5 +82,5 @@ def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
 
 def _least(p_values: Sequence[float]) -> str:
     """State the smallest p-value with its Bonferroni correction."""
-    corrected = number(min(1.0, min(p_values) * len(p_values)))
+    corrected = format_number(min(1.0, min(p_values) * len(p_values)))
     return f"Smallest of {len(p_values)} p-values, Bonferroni-corrected: {corrected}."

@@ -18,8 +18,8 @@ from tuned import rates_table, tuned_gap_table
 
 from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
-from jaxtie.results.claims import claims_table, compare, judge
-from jaxtie.results.tables import Table, interval, last_step, swept
+from jaxtie.results.claims import claims_table, estimate_of, judge
+from jaxtie.results.tables import Table, format_mean, last_step, swept
 from jaxtie.run.experiment_files import PACKAGE, load_experiment_and_claims
 from jaxtie.text.tables import validation_table, word_pairs_table
 
@@ -99,8 +99,8 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
         if swept(results):
             yield from analysis.tables(results)
         else:
-            yield exor.final_table(results)
-            yield exor.decay_table(results)
+            yield exor.losses_table(results)
+            yield exor.distances_table(results)
             yield exor.plateau_exit_table(results)
             if "mask_logit" in results:
                 yield exor.mask_table(results)
@@ -139,7 +139,7 @@ def targets_only_table(results: xr.Dataset) -> Table:
             for form in ("", "+targets-only")
         )
         gaps = published, targets_only, targets_only - published
-        rows.append((f"{step:,}", *map(interval, gaps)))
+        rows.append((f"{step:,}", *map(format_mean, gaps)))
     return Table(
         "Tying gap over the first 10 % of the steps and at the end",
         ("step", "published", "targets only", "targets only − published"),
@@ -160,8 +160,8 @@ def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:
     rows = [
         (
             *(map(str, place if isinstance(place, tuple) else (place,))),
-            interval(own["untied"].to_numpy()),
-            *(interval((own[arm] - own["untied"]).to_numpy()) for arm in others),
+            format_mean(own["untied"].to_numpy()),
+            *(format_mean((own[arm] - own["untied"]).to_numpy()) for arm in others),
         )
         for place, own in wide.groupby(level=places if len(places) > 1 else places[0])
     ]
@@ -230,7 +230,7 @@ def strength_table(losses: pd.DataFrame) -> Table:
             strong, weak = (
                 gap.loc[f"{kind}-{strength}-{width}"] for strength in ("strong", "weak")
             )
-            found = compare("", (strong - weak).to_numpy(), count=2)
+            found = estimate_of("", (strong - weak).to_numpy(), count=2)
             rows.append((kind, str(width), found.found, judge(found, 0.0, math.inf)))
     return Table(
         "Registered: the tying gap with a bias is larger for strong than for weak pairs",

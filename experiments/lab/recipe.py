@@ -20,7 +20,8 @@ from commit import rewritten
 
 import jaxtie
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
-from jaxtie.results.tables import Table, interval
+from jaxtie.results.folder import atomic_write
+from jaxtie.results.tables import Table, format_mean
 
 EXPERIMENTS = Path(__file__).parents[1]
 DATA, PAGE = EXPERIMENTS / "data", EXPERIMENTS / "text_recipe.md"
@@ -93,9 +94,7 @@ def search(width: int, text: list[str], out: Path) -> None:
                 losses[half] = float(np.nan_to_num(end[f"valid_loss_{half}"], nan=np.inf))
             row = {**cell, "k": k, "rate": rate_of(k), "seed": seed}
             rows.append(row | {name: round(value, 5) for name, value in losses.items()})
-            temporary = data.with_suffix(".part")
-            pd.DataFrame(rows).to_csv(temporary, index=False)
-            temporary.replace(data)
+            atomic_write(data, pd.DataFrame(rows).to_csv(index=False).encode())
 
 
 def next_rate(loss: dict[int, float], first: int) -> int | None:
@@ -123,9 +122,9 @@ def table(rows: pd.DataFrame) -> Table:
             row = [f"{width}", recipe]
             for arm, own in zip(ARMS, (tied, untied)):
                 less = own["odd"] - best[FIRST_RECIPE, arm]["odd"]
-                change = interval(less.to_numpy()) if recipe != FIRST_RECIPE else ""
+                change = format_mean(less.to_numpy()) if recipe != FIRST_RECIPE else ""
                 row += [f"{own['odd'].mean():.3f} at {own['rate'].iloc[0]:.2g}", change]
-            cells.append((*row, interval((tied["odd"] - untied["odd"]).to_numpy())))
+            cells.append((*row, format_mean((tied["odd"] - untied["odd"]).to_numpy())))
     header = ("width", "tables, logits", "tied", "change", "untied", "change", "tied − untied")
     note = (
         "Validation loss, nat a token, three seeds, at the best learning rate of each cell; change:"

@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtie.exor.analysis import live_pairs
 from jaxtie.exor.tables import ADJUSTED, log_ratios
 from jaxtie.results.gradient_by_role import by_group, is_written, output_share, tied_arms
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median
+from jaxtie.results.tables import Table, arms_of, format_mean, format_median, last_step
 
 FEW = 6  # seeds: fewer have no interval by ranks
 
@@ -55,7 +55,7 @@ def _typical(values_S: np.ndarray) -> str:
     """Format the median over seeds and its interval, of few seeds the mean."""
     if not np.isfinite(values_S).any():
         return "–"
-    return interval(values_S) if len(values_S) < FEW else median(values_S)
+    return format_mean(values_S) if len(values_S) < FEW else format_median(values_S)
 
 
 TABLE_OF_ROLE = ("output", "input")  # in the order of the columns
@@ -72,14 +72,16 @@ def contribution_table(results: xr.Dataset) -> Table:
             log_ratios(results, "decay ratio", arm.name, pair, each) for each in TABLE_OF_ROLE
         ]
         if arm.untied_from == 0:
-            rows.append((f"{arm.name}, one table a role", pair, *map(median, of_tables), "–", "–"))
+            rows.append(
+                (f"{arm.name}, one table a role", pair, *map(format_median, of_tables), "–", "–")
+            )
         elif arm.untied_from is None:
             output, input_ = (
                 log_ratios(results, f"{role} push", arm.name, pair, "input")
                 for role in ("output", "input")
             )
             parts = (output, input_, output + input_, of_tables[-1])
-            rows.append((arm.name, pair, *map(median, parts)))
+            rows.append((arm.name, pair, *map(format_median, parts)))
     header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
     title = (
         f"{results.attrs['experiment']}: contribution of each role to ln of a pair's distance over"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.results.tables import Table, interval, number
+from jaxtie.results.tables import Table, format_mean, format_number
 
 BOTH_TABLES = ("input", "output")
 NEIGHBOUR_COUNT = 10
@@ -139,10 +139,12 @@ def similarity_table(results: xr.Dataset) -> Table:
             own = compared.sel(arm=arm, measure=measure)
             inputs, outputs = (own["similarity"].sel(table=table).values for table in BOTH_TABLES)
             means = [
-                ", ".join(map(number, own[f"similarity_{name}"].mean("seed").values))
+                ", ".join(map(format_number, own[f"similarity_{name}"].mean("seed").values))
                 for name in ("null", "ceiling")
             ]
-            rows.append((measure, arm, *map(interval, (inputs, outputs, outputs - inputs)), *means))
+            rows.append(
+                (measure, arm, *map(format_mean, (inputs, outputs, outputs - inputs)), *means)
+            )
     means_header = ("to untied input", "to untied output", "output − input", "null", "ceiling")
     title = (
         f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step"

@@ -10,8 +10,8 @@ import math
 import pandas as pd
 
 from jaxtie.config import Optimizer
-from jaxtie.results.claims import compare
-from jaxtie.results.tables import Table, interval
+from jaxtie.results.claims import estimate_of
+from jaxtie.results.tables import Table, format_mean
 
 SETTING = ["learning_rate", "init_std", "table_decay"]
 STEPS = 290_000
@@ -50,7 +50,7 @@ def tuned_gap_table(grid: pd.DataFrame, fresh: pd.DataFrame) -> Table:
             settings.append(f"{rate:g}, {std:g}, × {decay:g}")
         gap = arms[0]["loss"] - arms[1]["loss"]
         untuned = [means[*PUBLISHED, p_X, f"{start}{form}"] for start in ("tied", "untied")]
-        found = compare("", gap.to_numpy(), count=len(places))
+        found = estimate_of("", gap.to_numpy(), count=len(places))
         verdict = (
             "an effect of the recipe"
             if found.high < BOUND
@@ -58,7 +58,7 @@ def tuned_gap_table(grid: pd.DataFrame, fresh: pd.DataFrame) -> Table:
             if found.low > BOUND
             else "undecided"
         )
-        cells = [interval(own["loss"].to_numpy()) for own in arms]
+        cells = [format_mean(own["loss"].to_numpy()) for own in arms]
         cells += [found.found, f"**{verdict}**"]
         cells += [" / ".join(str(int(own["stuck"].sum())) for own in arms)]
         cells += [f"{untuned[0] - untuned[1]:.3f}"]

@@ -20,8 +20,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from jaxtie.results import plots
-from jaxtie.results.claims import Comparison, compare, judge
-from jaxtie.results.tables import Table, interval, number
+from jaxtie.results.claims import Estimate, estimate_of, judge
+from jaxtie.results.tables import Table, format_mean, format_number
 
 SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
@@ -53,7 +53,7 @@ class GapFit(NamedTuple):
     tau: float
     degrees: int
 
-    def interval(self, direction_K: np.ndarray, error: float) -> np.ndarray:
+    def format_mean(self, direction_K: np.ndarray, error: float) -> np.ndarray:
         """Return low, mean and high of a linear combination."""
         from scipy.stats import t  # heavy
 
@@ -202,7 +202,7 @@ def cells_table(members: pd.DataFrame) -> Table:
                 f"{first['parameters'] / tied:.2f}",
                 *(f"{losses[arm].mean():.3f} ({rate[arm]:.2g})" for arm in PLAIN),
                 "yes" if losses["untied"].mean() < first["bigram"] else "no",
-                interval((losses["tied"] - losses["untied"]).to_numpy()),
+                format_mean((losses["tied"] - losses["untied"]).to_numpy()),
             )
         )
     header = (
@@ -236,25 +236,28 @@ def fit_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
         [0.0, 2, 1, 0, 0]
     )
     for name, direction_K in directions.items():
-        rows.append((name, Comparison("", *fit.interval(direction_K, 0.05)).found))
+        rows.append((name, Estimate("", *fit.interval(direction_K, 0.05)).found))
     for vocabulary, own in cells.groupby("vocabulary"):
         columns = [0, *np.flatnonzero(np.ptp(features(own), axis=0))]
         alone = fit_to(own, columns)
         width_K = np.eye(len(NAMES))[NAMES.index("ln(width)"), columns]
-        found = Comparison("", *alone.interval(width_K, 0.05)).found
+        found = Estimate("", *alone.interval(width_K, 0.05)).found
         rows.append((f"ln(width), vocabulary {vocabulary:,} alone", found))
     is_known = (published["objective"] == "causal") & ~published["source"].str.startswith("jaxtie")
     known = published[is_known].dropna(subset=[*Size._fields, "gap_nats"])
     errors = known["gap_nats"] - features(known) @ fit.mean_K
-    found = " and ".join(number(float((x**2).mean() ** 0.5)) for x in (errors, known["gap_nats"]))
+    found = " and ".join(
+        format_number(float((x**2).mean() ** 0.5)) for x in (errors, known["gap_nats"])
+    )
     rows.append((f"error at {len(known)} published sizes, and that of predicting 0", found))
     most = cells["deviation"].max() / cells["deviation"].min()
     note = (
         f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
         " (modified Knapp and Hartung), each by itself. Deviation of cells:"
-        f" {number(fit.tau)} nat. Standard errors by the deviation over seeds pooled over cells, as"
-        f" registered, though these deviations differ up to {most:.0f}-fold. The formula describes"
-        " these cells. Errors, root mean square, are of published comparisons, outside of them."
+        f" {format_number(fit.tau)} nat. Standard errors by the deviation over seeds pooled over"
+        f" cells, as registered, though these deviations differ up to {most:.0f}-fold. The formula"
+        " describes these cells. Errors, root mean square, are of published comparisons, outside of"
+        " them."
     )
     return Table(
         "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
@@ -284,15 +287,13 @@ def claims_table(members: pd.DataFrame) -> Table:
 
 def _claims(
     members: pd.DataFrame, *, is_complete: bool
-) -> Iterator[tuple[str, Comparison | None, float, float]]:
+) -> Iterator[tuple[str, Estimate | None, float, float]]:
     """Yield statement, estimate and bounds of each claim; no estimate unless complete."""
     above, below = (0.0, math.inf), (-math.inf, 0.0)
-    of_fit: list[Comparison | None] = [None, None]
+    of_fit: list[Estimate | None] = [None, None]
     if is_complete:
         fit = fit_cells(members)
-        of_fit = [
-            Comparison("", *fit.interval(np.eye(len(NAMES))[i], 0.05 / CLAIMS)) for i in (1, 2)
-        ]
+        of_fit = [Estimate("", *fit.interval(np.eye(len(NAMES))[i], 0.05 / CLAIMS)) for i in (1, 2)]
     yield "b > 0: the gap grows with the tokens per row of a table.", of_fit[0], *above
     yield "c < 0: all else equal, the gap falls with the width.", of_fit[1], *below
     gains = [_by_seed(members, "tied", "tied+half-swap", layers=layers) for layers in (2, 4)]
@@ -323,9 +324,9 @@ def _by_seed(
     return found.dropna().stack() if {*found.columns} == {*widths} else (one - other).iloc[:0]
 
 
-def _paired(first: pd.Series, second: pd.Series) -> Comparison | None:
+def _paired(first: pd.Series, second: pd.Series) -> Estimate | None:
     values = (first - second).dropna().to_numpy()
-    return compare("", values, count=CLAIMS) if len(values) == SEEDS else None
+    return estimate_of("", values, count=CLAIMS) if len(values) == SEEDS else None
 
 
 def arms_table(members: pd.DataFrame) -> Table:
@@ -344,7 +345,7 @@ def arms_table(members: pd.DataFrame) -> Table:
                     arm,
                     f"{width}, {vocabulary:,}, {layers:.0f}, {epochs:g}",
                     f"{own.loc[own['arm'] == arm, 'parameters'].iloc[0]:,.0f}",
-                    *(interval(values.dropna().to_numpy()) for values in differences),
+                    *(format_mean(values.dropna().to_numpy()) for values in differences),
                 )
             )
     header = ("arm", "width, vocabulary, layers, epochs", "parameters", "− tied", "− untied")

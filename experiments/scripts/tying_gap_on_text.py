@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 import jaxtie
+from jaxtie.results.folder import atomic_write
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.data.tokens import prepare_text
@@ -115,9 +116,7 @@ class Trainer:
         missing = [seed for seed, path in names.items() if not path.exists()]
         if missing:
             for seed, row in self._train(cell, arm, k, missing):
-                temporary = names[seed].with_suffix(".part")
-                pd.DataFrame([row]).to_csv(temporary, index=False)
-                temporary.replace(names[seed])
+                atomic_write(names[seed], pd.DataFrame([row]).to_csv(index=False).encode())
         return pd.concat([pd.read_csv(path) for path in names.values()])
 
     def experiment(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> TextExperiment:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from jaxtie.exor.config import Experiment
 
 EVAL = ("eval_step",)
-PAIRED = ("eval_step", "pair")
+EVAL_PAIRS = ("eval_step", "pair")
 MATRIX = ("step", "symbol", "symbol2")
-ROWS = ("table_step", "symbol", "dim")
+TABLE_ROWS = ("table_step", "symbol", "dim")
 # Losses and accuracies of training are means since the previous record; `train_` and `valid_` are
 # exact expectations over a split, and so are predictions, over the contexts of the training split.
 VARIABLES = {
@@ -39,16 +39,16 @@ VARIABLES = {
     "train_accuracy": Variable(EVAL, "1", "exact training accuracy"),
     "valid_loss": Variable(EVAL, "nat", "exact validation loss"),
     "valid_accuracy": Variable(EVAL, "1", "exact validation accuracy"),
-    "log_odds": Variable(PAIRED, "nat", "ln p(second) - ln p(first)"),
-    "log_odds_deviation": Variable(PAIRED, "nat", "log-odds, std over contexts"),
-    "swap_divergence": Variable(PAIRED, "1", "swap divergence"),
-    "bias_odds": Variable(PAIRED, "nat", "output bias, second - first"),
+    "log_odds": Variable(EVAL_PAIRS, "nat", "ln p(second) - ln p(first)"),
+    "log_odds_deviation": Variable(EVAL_PAIRS, "nat", "log-odds, std over contexts"),
+    "swap_divergence": Variable(EVAL_PAIRS, "1", "swap divergence"),
+    "bias_odds": Variable(EVAL_PAIRS, "nat", "output bias, second - first"),
     "input_distance": Variable(MATRIX, "1", "distance, input embedding"),
     "output_distance": Variable(MATRIX, "1", "distance, output embedding"),
-    "input_table": Variable(ROWS, "1", "input embedding"),
-    "output_table": Variable(ROWS, "1", "output embedding"),
+    "input_table": Variable(TABLE_ROWS, "1", "input embedding"),
+    "output_table": Variable(TABLE_ROWS, "1", "output embedding"),
 }
-MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, training split
+MASK_LOGITS = {  # recorded with `Experiment.mask_logit`; expectations, training split
     "mask_logit": Variable(EVAL, "1", "logit of the mask"),
     "mask_probability": Variable(EVAL, "1", "probability of the mask"),
 }
@@ -64,7 +64,7 @@ def exor_schema(experiment: "Experiment") -> Schema:
         "pair": list(experiment.process.pairs),
         "dim": list(range(experiment.model.width)),
     }
-    variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
+    variables = VARIABLES | (MASK_LOGITS if experiment.mask_logit else {})
     if experiment.roles:
         variables = variables | ROLE_VARIABLES | PUSH_VARIABLES
         labels["group"] = symbols

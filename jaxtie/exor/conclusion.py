@@ -1,7 +1,7 @@
 """Conclude a run on EXor: what tying costs, and which pairs are held apart. Imports no jax."""
 
+import itertools
 import re
-from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -23,14 +23,16 @@ from jaxtie.results.conclusion import (
 )
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import (
+    Column,
     Table,
     arm_cells,
     arm_header,
     arms_of,
     at_end,
-    interval,
+    embeddings_of,
+    format_mean,
+    format_number,
     last_step,
-    number,
     sweep_points,
     swept,
     tables_of,
@@ -38,8 +40,6 @@ from jaxtie.results.tables import (
 )
 
 STUCK_NOTE = "Stuck: seeds on the first plateau."
-
-
 # Swept field -> its part of the description of the process.
 DESCRIBED = {
     "p_X": r"p\(X\) = \S+, p\(Y\) = [\d.]+,? ?",
@@ -97,21 +97,20 @@ def _scope(results: xr.Dataset) -> str:
 
 def _arm_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray, at: str) -> Table:
     """Return loss, stuck seeds, distances and the paired difference of every arm."""
-    pairs = live_pairs(results)
-    tables = {arm.name: tables_of(arm).values() for arm in arms_of(results)}
-    ends = {
-        (pair, table): at_end(distance(results, table, pair), results).median("seed")
-        for pair in pairs
-        for table in ("input", "output")
-    }
-
-    def distances(pair: str, arm: str) -> str:
-        return " / ".join(number(float(ends[pair, each].sel(arm=arm))) for each in tables[arm])
-
-    columns = {
-        "stuck": partial(_counts, stuck),
-        **{f"distance {pair}": partial(distances, pair) for pair in pairs},
-    }
+    arms = arms_of(results)
+    columns = [Column("stuck", [_counts(stuck, arm.name) for arm in arms])]
+    for pair in live_pairs(results):
+        ends = {
+            table: at_end(distance(results, table, pair), results).median("seed")
+            for table in ("input", "output")
+        }
+        distances = [
+            [float(ends[table].sel(arm=arm.name)) for table in tables_of(arm).values()]
+            for arm in arms
+        ]
+        columns.append(
+            Column(f"distance {pair}", distances, lambda each: " / ".join(map(format_number, each)))
+        )
     note = f"Mean ± 95 %. {STUCK_NOTE} Distances: median, input / output."
     return arms_table(excess, f"{results.attrs['experiment']}: {at}", columns, note)
 
@@ -123,8 +122,8 @@ def _sweep_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray,
         counts = " / ".join(_counts(stuck.sel(values), arm) for arm in arms)
         rows.append((*map(number_label, values.values()), *arm_cells(loss), counts))
     header = (*names, *arm_header(results), f"stuck, {' / '.join(arms)}")
-    note = f"Mean ± 95 %. {STUCK_NOTE}"
-    return Table(f"{results.attrs['experiment']}: {EXCESS}, {at}", header, rows, note)
+    title = f"{results.attrs['experiment']}: {EXCESS}, {at}"
+    return Table(title, header, rows, f"Mean ± 95 %. {STUCK_NOTE}")
 
 
 def _counts(stuck: xr.DataArray, arm: str) -> str:
@@ -134,35 +133,29 @@ def _counts(stuck: xr.DataArray, arm: str) -> str:
     return f"{int(own.sum()):,}" + f" ({diverged:,} diverged)" * bool(diverged)
 
 
-def _stuck_sentence(excess: xr.DataArray, stuck: xr.DataArray, tied: str, untied: str) -> str:
+def _stuck_sentence(excess: xr.DataArray, stuck: xr.DataArray, *arms: str) -> str:
     """Count the seeds on the first plateau; give the gap of pairs that have left it."""
-    counts = {
-        arm: f"{int(stuck.sel(arm=arm).sum()):,} of {int(stuck.sel(arm=arm).notnull().sum()):,}"
-        for arm in (tied, untied)
-    }
-    gap = gap_of(excess, tied, untied)[(stuck.sel(arm=[tied, untied]) == 0).all("arm").values]
-    rest = (
-        f"; over the {len(gap):,} seeds stuck in neither (selected by outcome), {tied} − {untied} ="
-        f" {interval(gap)}"
-    )
-    return (
-        f"{counts[tied]} tied and {counts[untied]} untied seeds are stuck on the first"
-        f" plateau{rest * (len(gap) > 1)}."
-    )
+    own = [stuck.sel(arm=arm) for arm in arms]
+    tied, untied = (f"{int(each.sum()):,} of {int(each.count()):,}" for each in own)
+    gap = gap_of(excess, *arms)[np.logical_and(*(each.values == 0 for each in own))]
+    rest = ""
+    if len(gap) > 1:
+        rest = (
+            f"; over the {len(gap):,} seeds stuck in neither (selected by outcome),"
+            f" {' − '.join(arms)} = {format_mean(gap)}"
+        )
+    return f"{tied} tied and {untied} untied seeds are stuck on the first plateau{rest}."
 
 
 def _distance_sentence(results: xr.Dataset, arms: tuple[str, str]) -> str:
     """Say which pairs are held apart or drawn together, relative to weight decay."""
     parts = []
-    for arm in arms_of(results):
-        if arm.name not in arms:
-            continue
-        for label, table in tables_of(arm).items():
-            for pair in live_pairs(results):
-                logs = measured(results, "decay ratio", pair, table).sel(arm=arm.name).values
-                ratio = float(np.exp(median_interval(logs)[1]))
-                if ratio > FORCE or ratio < 1 / FORCE:
-                    verb = "held apart" if ratio > FORCE else "drawn together"
-                    parts.append(f"{label} {pair} {ratio:.2g} × ({verb})")
+    for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
+        if arm in arms:
+            logs = measured(results, "decay ratio", pair, table).sel(arm=arm).values
+            ratio = float(np.exp(median_interval(logs)[1]))
+            if ratio > FORCE or ratio < 1 / FORCE:
+                verb = "held apart" if ratio > FORCE else "drawn together"
+                parts.append(f"{label} {pair} {ratio:.2g} × ({verb})")
     found = ", ".join(parts) or "no pair is held apart or drawn together"
     return f"Final distances, as multiples of what weight decay alone leaves: {found}."

@@ -36,16 +36,6 @@ MAX_BITS, MAX_BITS_IN_ORDER = 10, 8
 DATA_STREAMS = ("per-seed", "shared")
 
 
-def _check_distribution(name: str, values: tuple[float, ...]) -> None:
-    check(
-        len(values) == 2
-        and all(is_number(p) and 0 <= p <= 1 for p in values)
-        and math.isclose(sum(values), 1.0),
-        f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example"
-        " 0.1,0.9",
-    )
-
-
 def _pair(p: float) -> tuple[float, float]:
     return p, 1 - p
 
@@ -77,7 +67,14 @@ class Process:
     def __post_init__(self):
         make_plain(self)
         for name in ("zeros", "ones"):
-            _check_distribution(name, values := getattr(self, name))
+            values = getattr(self, name)
+            check(
+                len(values) == 2
+                and all(is_number(p) and 0 <= p <= 1 for p in values)
+                and math.isclose(sum(values), 1.0),
+                f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for"
+                " example 0.1,0.9",
+            )
             object.__setattr__(self, name, tuple(values))
         check_positive_integers(self, "length")
         check(

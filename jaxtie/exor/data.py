@@ -20,7 +20,7 @@ from jaxtie.exor import theory
 X, A, EVEN, MASK = 0, 2, 4, 6  # token ids; Y, B and the odd label follow X, A and EVEN
 VOCABULARY = 7
 # Sets of rows that a head can name.
-ROW_SETS = {"mask": (6,), "labels": (4, 5), "never-targets": (4, 5, 6), "all": tuple(range(7))}
+EXOR_ROW_SETS = {"mask": (6,), "labels": (4, 5), "never-targets": (4, 5, 6), "all": tuple(range(7))}
 
 
 class Batch(NamedTuple):

@@ -28,9 +28,9 @@ from jaxtie.results.plots import (
     STYLE,
     Panel,
     Picture,
+    by_arm,
     coloured,
-    draw_arms,
-    draw_median,
+    curves,
     finish_axes,
     subplots,
     with_overview,
@@ -108,7 +108,7 @@ def _draw_best(axes: Axes, best: float) -> None:
 
 def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
-    draw_arms(axes, results["valid_accuracy"])
+    curves(axes, by_arm(results["valid_accuracy"]))
     _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
     finish_axes(
@@ -118,13 +118,14 @@ def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
 
 def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, axes: Axes) -> None:
     """Draw the distances of the pairs in one embedding, and what weight decay alone leaves."""
-    starts = []
-    for pair in live_pairs(results):
-        holds = analysis.equally_likely(results, pair)
-        values = distance(results, table, pair).sel(arm=arm)
-        label = f"{pair.replace('-', '–')} (DH {'holds' if holds else 'fails'})"
-        draw_median(axes, values, HOLDS if holds else FAILS, label)
-        starts.append(float(values.sel(step=0).median()))
+    lines = {}
+    holds = {pair: analysis.equally_likely(results, pair) for pair in live_pairs(results)}
+    for pair in holds:
+        label = f"{pair.replace('-', '–')} (DH {'holds' if holds[pair] else 'fails'})"
+        lines[label] = distance(results, table, pair).sel(arm=arm)
+    colours = [HOLDS if each else FAILS for each in holds.values()]
+    curves(axes, lines, by_median=True, colours=colours)
+    starts = [float(values.sel(step=0).median()) for values in lines.values()]
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
@@ -237,10 +238,10 @@ def _draw_outcomes(
     figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
     xlabel, x_K = analysis.abscissa(results, name)
     order = np.argsort(x_K)
-    for axes, (at, (title, curves)) in zip(
+    for axes, (at, (title, outcomes)) in zip(
         grid.flat, itertools.product(points, panels.items()), strict=True
     ):
-        for colour, (label, values) in zip(itertools.cycle(colours), curves.items()):
+        for colour, (label, values) in zip(itertools.cycle(colours), outcomes.items()):
             values_KxS = values.sel(at).transpose(name, "seed").values.astype(np.float64)[order]
             mean, half = mean_interval(values_KxS, axis=1)
             line = {"marker": "o", "markersize": 4, "capsize": 2}
@@ -266,7 +267,7 @@ PORTRAIT_SHAPE = 0.7  # height to width
 FRAMES = 61  # at most
 
 
-def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
+def align_tables(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
     """Project the embeddings of all seeds and times into one plane; SxTxVx2.
 
     Distances do not depend on the rotation and position of a table. So each table is centred, and
@@ -319,7 +320,7 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> tuple[list[_Portrait],
         for pair in live_pairs(results):
             first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
             distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-        places = align(values[finite], int(np.argmin(loss_S[finite])))
+        places = align_tables(values[finite], int(np.argmin(loss_S[finite])))
         portraits.append(_Portrait(f"{label} embedding", symbols, places, distances))
     if not portraits:
         raise UserError(f"results of {results.attrs['experiment']}: no seed has a finite embedding")

@@ -1,8 +1,8 @@
 """Tables of EXor results: of one run, and of a sweep. Imports no jax."""
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -19,6 +19,7 @@ from jaxtie.exor.claims import measured
 from jaxtie.results import statistics
 from jaxtie.results.tables import (
     COURSE,
+    Column,
     Table,
     arm_cells,
     arm_header,
@@ -26,15 +27,15 @@ from jaxtie.results.tables import (
     at_end,
     course_steps,
     embeddings_of,
-    interval,
+    format_estimate,
+    format_mean,
+    format_median,
+    format_number,
+    format_quantiles,
     last_step,
-    median,
-    number,
-    quantiles,
     reference_arm,
     sweep_points,
     swept,
-    with_interval,
 )
 
 ADJUSTED = "decay-adjusted distance"
@@ -51,12 +52,12 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     if len(swept(results)) > 1:
         return [sweep_table(results)]
     if swept(results):
-        tables = [sweep_table(results), decay_table(results), correlation_table(results)]
+        tables = [sweep_table(results), distances_table(results), correlation_table(results)]
         return [table for table in tables if table.rows]
     untying = untying_table(results)
     return [
-        final_table(results),
-        decay_table(results),
+        losses_table(results),
+        distances_table(results),
         course_table(results),
         plateau_exit_table(results),
         *([mask_table(results)] if "mask_logit" in results else []),
@@ -74,7 +75,7 @@ def _header(results: xr.Dataset) -> str:
 # ----- Tables of one run.
 
 
-def final_table(results: xr.Dataset) -> Table:
+def losses_table(results: xr.Dataset) -> Table:
     """Compare the arms at the last evaluation with the best reachable values and with each other.
 
     Losses and accuracies have means, everything else has medians: one outlying seed can dominate
@@ -82,28 +83,26 @@ def final_table(results: xr.Dataset) -> Table:
     """
     end, rows = results.sel(eval_step=last_step(results)), []
     for split, name in itertools.product(("train", "valid"), ("accuracy", "loss")):
-        best = number(float(results[f"best_{name}"].sel(split=split)))
-        unit = ", nat" if name == "loss" else ""
-        rows.append((f"{split} {name}{unit}", best, *arm_cells(end[f"{split}_{name}"])))
+        best = format_number(float(results[f"best_{name}"].sel(split=split)))
+        label = f"{split} {name}{', nat' * (name == 'loss')}"
+        rows.append((label, best, *arm_cells(end[f"{split}_{name}"])))
     for label, values in distance_rows(results).items():
-        rows.append((label, "", *arm_cells(at_end(values, results), median)))
+        rows.append((label, "", *arm_cells(at_end(values, results), format_median)))
     for pair in live_pairs(results):
-        first, second = pair.split("-")
-        for label, name in (
-            (f"ln p({second})/p({first}), nat", "log_odds"),
-            ("its standard deviation over contexts", "log_odds_deviation"),
-        ):
-            exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
-            rows.append((label, exact, *arm_cells(end[name].sel(pair=pair), median)))
-    seeds, blanks = f"{results.sizes['seed']:,}", ("",) * (results.sizes["arm"] - 1)
+        labels = {odds_label(pair) + ", nat": "log_odds"}
+        labels["its standard deviation over contexts"] = "log_odds_deviation"
+        for label, name in labels.items():
+            exact = format_number(float(results[f"theory_{name}"].sel(pair=pair)))
+            rows.append((label, exact, *arm_cells(end[name].sel(pair=pair), format_median)))
+    seeds, blanks = results.sizes["seed"], ("",) * (results.sizes["arm"] - 1)
     diverged = (results["diverged_at"] >= 0).sum("seed").values
     reached = analysis.has_reached_best(results).sum("seed").values
-    counts = [f"{n} of {results.sizes['seed'] - out:,}" for n, out in zip(reached, diverged)]
+    counts = [f"{n} of {seeds - out:,}" for n, out in zip(reached, diverged)]
     rows.append((f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks))
     if diverged.any():
         rows.append(("seeds that diverged", "0", *map(str, diverged), *blanks))
     return Table(
-        f"{_header(results)}, {seeds} seeds",
+        f"{_header(results)}, {seeds:,} seeds",
         ("", "best reachable", *arm_header(results)),
         rows,
         "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks]."
@@ -111,29 +110,37 @@ def final_table(results: xr.Dataset) -> Table:
     )
 
 
+def odds_label(pair: str) -> str:
+    """Name the log-odds of a pair ("X-Y")."""
+    first, second = pair.split("-")
+    return f"ln p({second})/p({first})"
+
+
 def course_table(results: xr.Dataset) -> Table:
     """Show training loss and distances at four times of the training."""
-    columns = {"training loss, nat": results["loss"], **distance_rows(results)}
-    rows = []
-    for arm, step in itertools.product(
-        names_of(arms_of(results)), course_steps(results, COURSE[1:])
-    ):
-        cells = [quantiles(each.sel(arm=arm, step=step).values) for each in columns.values()]
-        rows.append((arm, f"{step:,}", *cells))
-    return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
+    variables = {"training loss, nat": results["loss"], **distance_rows(results)}
+    steps = course_steps(results, COURSE[1:])
+    places = list(itertools.product(names_of(arms_of(results)), steps))
+    columns = [
+        Column("arm", [arm for arm, _ in places]),
+        Column("step", [step for _, step in places], "{:,}".format),
+    ]
+    for label, values in variables.items():
+        own = [values.sel(arm=arm, step=step).values for arm, step in places]
+        columns.append(Column(label, own, format_quantiles))
+    return Table.of("Over training: median over seeds [5 %, 95 %]", columns)
 
 
 def mask_table(results: xr.Dataset) -> Table:
     """Show how likely the mask itself is predicted at the masked position, over training."""
-    steps = [step for step in MASK_STEPS if step in results["eval_step"]]
-    p = results["mask_probability"]
-    rows = [
-        (arm, *(median(p.sel(arm=arm, eval_step=step).values) for step in steps))
-        for arm in names_of(arms_of(results))
-    ]
-    header = ("arm", *(f"step {step:,}" for step in steps))
+    p, arms = results["mask_probability"], names_of(arms_of(results))
+    columns = [Column("arm", arms)]
+    for step in MASK_STEPS:
+        if step in results["eval_step"]:
+            values = [p.sel(arm=arm, eval_step=step).values for arm in arms]
+            columns.append(Column(f"step {step:,}", values, format_median))
     note = "Expected probability on the training split: median over seeds [95 %, by ranks]."
-    return Table("Probability of the mask itself", header, rows, note)
+    return Table.of("Probability of the mask itself", columns, note)
 
 
 def plateau_exit_table(results: xr.Dataset) -> Table:
@@ -149,7 +156,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
         for arm, own in times.items():
             counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
             middles = [
-                with_interval(
+                format_estimate(
                     *statistics.median_time(statistics.kaplan_meier(each[arm])),
                     shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",
                 )
@@ -157,7 +164,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
             ]
             compared = ("",) * 4 if arm == reference else _compare_times(own, times[reference])
             cells = (*(f"{count:,}" for count in counts), *middles, *compared)
-            rows.append((f"{event} (≤ {number(float(level))} nat)", arm, *cells))
+            rows.append((f"{event} (≤ {format_number(float(level))} nat)", arm, *cells))
     medians = ("median step [95 %]", "for good")
     before = f"before : after {reference} (inconclusive)"
     header = ("", "arm", "seeds there", "not yet", "diverged", *medians, before)
@@ -185,8 +192,8 @@ def _compare_times(own: statistics.Times, other: statistics.Times) -> tuple[str,
     p_values = (test.p, statistics.logrank_p(own, other))
     return (
         f"{test.won} : {test.lost} ({inconclusive})",
-        with_interval(test.low, test.share, test.high),
-        *("< 0.001" if p < 0.001 else number(p) for p in p_values),
+        format_estimate(test.low, test.share, test.high),
+        *("< 0.001" if p < 0.001 else format_number(p) for p in p_values),
     )
 
 
@@ -207,7 +214,7 @@ def untying_table(results: xr.Dataset) -> Table:
         for step in np.unique(known[np.abs(known - wanted_T[:, None]).argmin(axis=1)]):
             here = results.sel(step=step, eval_step=step)
             cells = [
-                "; ".join(quantiles(values.sel(arm=each.name).values) for each in compared)
+                "; ".join(format_quantiles(values.sel(arm=each.name).values) for each in compared)
                 for values in (here["train_loss"], *distance_rows(here).values())
             ]
             rows.append((arm.name, f"{step:,}", *cells))
@@ -228,62 +235,55 @@ def equivalence_table(results: xr.Dataset) -> Table:
         couples.append(("E", "D"))
     firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*couples))
     at = {"symbol": firsts, "symbol2": seconds}
-    semantic_P, conditional_P, ratio_P = (
-        results[name].sel(at).values
-        for name in ("semantic_divergence", "conditional_divergence", "conditional_log_ratio")
-    )
-    divergences = {
-        "semantic divergence": semantic_P,
-        "conditional divergence": np.nan_to_num(conditional_P),
-        "log ratio, nat": ratio_P,
+    names = {
+        "semantic divergence": "semantic_divergence",
+        "conditional divergence": "conditional_divergence",
+        "log ratio, nat": "conditional_log_ratio",
     }
+    divergences = {label: results[name].sel(at).values for label, name in names.items()}
+    divergences["conditional divergence"] = np.nan_to_num(divergences["conditional divergence"])
     end = results.sel(step=last_step(results))
     distances = {
-        label: end[f"{table}_distance"].sel(at | {"arm": arm}).transpose("seed", "couple").values
+        label: end[f"{table}_distance"].sel(at | {"arm": arm}).transpose("couple", "seed").values
         for arm, label, table in embeddings_of(results)
     }
-    rows = [
-        (
-            f"{first}-{second}",
-            *(number(each_P[i]) for each_P in divergences.values()),
-            *(median(each_SxP[:, i]) for each_SxP in distances.values()),
-        )
-        for i, (first, second) in enumerate(couples)
+    columns = [
+        Column("pair", map("-".join, couples)),
+        *(Column(label, each_P, format_number) for label, each_P in divergences.items()),
+        *(Column(label, each_PxS, format_median) for label, each_PxS in distances.items()),
     ]
-    for name, each_P in divergences.items():
-        ranked_P = np.nan_to_num(each_P[:count], nan=np.inf)
-        agreement = [
-            interval(statistics.somers_d(ranked_P, each_SxP[:, :count]))
-            for each_SxP in distances.values()
-        ]
-        rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
     note = "Distances: median over seeds [95 %, by ranks]. Agreement: mean ± 95 % (Student's t)."
     title = f"Equivalences of the process, and distances at step {last_step(results):,}"
-    return Table(title, ("pair", *divergences, *distances), rows, note)
+    table, rows = Table.of(title, columns, note), []
+    for label, each_P in divergences.items():
+        ranked_P = np.nan_to_num(each_P[:count], nan=np.inf)
+        agreement = [
+            format_mean(statistics.somers_d(ranked_P, each_PxS[:count].T))
+            for each_PxS in distances.values()
+        ]
+        name = f"rank agreement with {label.removesuffix(', nat')}"
+        rows.append((name, *[""] * len(divergences), *agreement))
+    return dataclasses.replace(table, rows=[*table.rows, *rows])
 
 
 def seed_table(results: xr.Dataset) -> Table:
     """Show each seed's final training loss and the error of its log-odds."""
     end = results.sel(eval_step=last_step(results))
-    columns = {"seed": map(str, results["seed"].values)}
+    columns = [Column("seed", results["seed"].values)]
     for arm in names_of(arms_of(results)):
-        columns[f"{arm}: training loss, nat"] = map(number, end["train_loss"].sel(arm=arm).values)
+        own = end.sel(arm=arm)
+        label = f"{arm}: training loss, nat"
+        columns.append(Column(label, own["train_loss"].values, format_number))
         for pair in live_pairs(results):
-            first, second = pair.split("-")
             exact = float(results["theory_log_odds"].sel(pair=pair))
-            error_S = end["log_odds"].sel(arm=arm, pair=pair).values - exact
-            label = f"{arm}: ln p({second})/p({first}) − {number(exact)}"
-            columns[label] = map(number, error_S)
-    rows = list(zip(*columns.values(), strict=True))
-    return Table(f"Per seed at step {last_step(results):,}", (*columns,), rows, long=True)
+            error_S = own["log_odds"].sel(pair=pair).values - exact
+            label = f"{arm}: {odds_label(pair)} − {format_number(exact)}"
+            columns.append(Column(label, error_S, format_number))
+    table = Table.of(f"Per seed at step {last_step(results):,}", columns)
+    return dataclasses.replace(table, long=True)
 
 
 # ----- Tables of a sweep.
-
-
-def _values(at: Mapping[str, float]) -> list[str]:
-    """Format the values of swept hyperparameters."""
-    return [*map(number_label, at.values())]
 
 
 def sweep_table(results: xr.Dataset) -> Table:
@@ -294,10 +294,10 @@ def sweep_table(results: xr.Dataset) -> Table:
         reference_S = ends[EXCESS].sel(at | {"arm": reference}).values
         for arm in names_of(arms_of(results)):
             excess_S, *distances = (end.sel(at | {"arm": arm}).values for end in ends.values())
-            more = "" if arm == reference else interval(excess_S - reference_S)
+            more = "" if arm == reference else format_mean(excess_S - reference_S)
             diverged = str(int((here["diverged_at"].sel(arm=arm) >= 0).sum()))
-            cells = (interval(excess_S), *map(median, distances), more, diverged)
-            rows.append((*_values(at), arm, *cells))
+            cells = (format_mean(excess_S), *map(format_median, distances), more, diverged)
+            rows.append((*map(number_label, at.values()), arm, *cells))
     header = (*names, "arm", *ends, f"loss − {reference}'s, paired", "diverged")
     note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
     return Table(f"{_header(results)}, {results.sizes['seed']:,} seeds", header, rows, note)
@@ -326,7 +326,7 @@ def correlation_table(results: xr.Dataset) -> Table:
         cells = []
         for ranks in (False, True):
             r, low, high = statistics.correlation(x_K, values_KxS, ranks=ranks, error=error)
-            cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
+            cells.append(f"{format_number(r)} [{format_number(low)}, {format_number(high)}]")
         rows.append((label, case, *cells))
     title = (
         f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; simultaneous"
@@ -345,10 +345,10 @@ def log_ratios(results: xr.Dataset, quantity: str, arm: str, pair: str, table: s
 
 def factor_text(logarithms: np.ndarray) -> str:
     """Format the median of ratios and its rank interval, from their logarithms."""
-    return with_interval(*np.exp(statistics.median_interval(logarithms)))
+    return format_estimate(*np.exp(statistics.median_interval(logarithms)))
 
 
-def decay_table(results: xr.Dataset) -> Table:
+def distances_table(results: xr.Dataset) -> Table:
     """Show final distances relative to decay and to X-A, and the effect of swaps."""
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)
@@ -361,17 +361,19 @@ def decay_table(results: xr.Dataset) -> Table:
             swap_S = swap.sel(own).values
             largest = np.nanquantile(swap_S, 0.95) if np.isfinite(swap_S).any() else np.nan
             cells = [
-                median(at_end(distance(here, table, pair), here).sel(arm=arm).values),
+                format_median(at_end(distance(here, table, pair), here).sel(arm=arm).values),
                 factor_text(log_ratios(here, "decay ratio", arm, pair, table)),
                 factor_text(log_ratios(here, "reference ratio", arm, pair, table)),
-                with_interval(*statistics.median_interval(swap_S), shown="{:.1e}".format),
+                format_estimate(*statistics.median_interval(swap_S), shown="{:.1e}".format),
                 f"{largest:.1e}",
             ]
             if cosines is not None:
-                cells.insert(1, median(cosines.sel(own | {"table": table}).values))
+                cells.insert(1, format_median(cosines.sel(own | {"table": table}).values))
             if biased:
-                cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
-            rows.append((*_values(at), label, pair, *cells))
+                cells.append(
+                    format_median(bias.sel(own).values) if Arm.parse(arm).head.bias else ""
+                )
+            rows.append((*map(number_label, at.values()), label, pair, *cells))
     cosine = ["cosine"] * (cosines is not None)
     header = (*names, "embedding", "pair", "distance", *cosine, ADJUSTED, "ratio to X–A")
     header = (*header, "swap divergence", "its 95th percentile", *["bias, nat"] * biased)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well;
 # accelerators want more.
-AT_ONCE, AT_ONCE_ACCELERATED = 64, 1024
+CONTEXTS_AT_ONCE, CONTEXTS_AT_ONCE_ACCELERATED = 64, 1024
 # token ids of the two ways to write a bit
-PAIRS = {"X-Y": (data.X, data.X + 1), "A-B": (data.A, data.A + 1)}
+PAIR_IDS = {"X-Y": (data.X, data.X + 1), "A-B": (data.A, data.A + 1)}
 
 
 class ExorTask(task.Task):
@@ -40,9 +40,9 @@ class ExorTask(task.Task):
     def __init__(self, config: "Experiment", variant: Variant, platform: str):
         super().__init__(config, variant)
         self.data_seed = config.process.data_seed
-        self.at_once = AT_ONCE if platform == "cpu" else AT_ONCE_ACCELERATED
+        self.at_once = CONTEXTS_AT_ONCE if platform == "cpu" else CONTEXTS_AT_ONCE_ACCELERATED
         self.model = build_model(config, variant, accelerated=platform != "cpu")
-        self.pairs = [PAIRS[pair] for pair in config.process.pairs]
+        self.pairs = [PAIR_IDS[pair] for pair in config.process.pairs]
         self.roles = Roles(data.VOCABULARY, pairs=self.pairs)
 
     @property
@@ -83,13 +83,13 @@ class ExorTask(task.Task):
                 embedding[name] = embedding[name] * hparams["init_std"]
         own = self.variant.head.interventions
         untied_rows = self.model.embedding.untied_rows
-        return interventions.add_parameters(own, params, untied_rows, data.ROW_SETS)
+        return interventions.add_parameters(own, params, untied_rows, data.EXOR_ROW_SETS)
 
     def effective(self, params: Params) -> Params:
         """Return the model's parameters, which an arm's interventions derive from its own."""
         own = self.variant.head.interventions
         untied_rows = self.model.embedding.untied_rows
-        return interventions.effective(own, params, untied_rows, data.ROW_SETS)
+        return interventions.effective(own, params, untied_rows, data.EXOR_ROW_SETS)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""
@@ -151,7 +151,7 @@ def build_model(config: "Experiment", variant: Variant, *, accelerated: bool = F
         data.VOCABULARY,
         config.model.width,
         tied=variant.tied,
-        row_sets=data.ROW_SETS,
+        row_sets=data.EXOR_ROW_SETS,
     )
     return MaskedLM(embedding, build_body(config.model, accelerated=accelerated), data.MASK)
 
@@ -215,7 +215,7 @@ def distances(table_VxD: jax.Array) -> jax.Array:
 
 
 def exact_logits(
-    model: nn.Module, params: dict, splits: Sequence[Contexts], at_once: int = AT_ONCE
+    model: nn.Module, params: dict, splits: Sequence[Contexts], at_once: int = CONTEXTS_AT_ONCE
 ) -> list[jax.Array]:
     """Return the logits of the masked position in every context of each split, CxV."""
     contexts = tuple(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, UserError, names_of, number_label
+from jaxtie.config import TASKS, TaskConfig, UserError, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -17,12 +17,11 @@ from jaxtie.results.conclusion import (
     sweep_sentences,
     swept_in_words,
 )
-from jaxtie.results.plots import Panel, Picture, coloured, draw_mean, finish_axes, with_overview
+from jaxtie.results.plots import Panel, Picture, by_arm, curves, finish_axes, with_overview
 from jaxtie.results.tables import (
     Table,
     arm_cells,
     arm_header,
-    arms_of,
     at_end,
     last_step,
     sweep_points,
@@ -85,7 +84,7 @@ def conclude(results: xr.Dataset) -> Conclusion:
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
     """Return the figures by file name, the answer first."""
-    own = _own(results, "plots") or curves
+    own = _own(results, "plots") or scalar_pictures
     return {"answer": answer_picture(conclude(results)), **own(results)}
 
 
@@ -140,24 +139,19 @@ def final_table(results: xr.Dataset) -> Table:
     )
 
 
-def curves(results: xr.Dataset) -> dict[str, Picture]:
+def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
     """Return a curve of every scalar over steps, per arm and sweep point."""
     experiment = str(results.attrs["experiment"])
 
     def draw(name: str, dimension: str, axes: "Axes") -> None:
-        points = sweep_points(results, swept(results))
-        labelled = {
-            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own[
-                name
-            ].sel(arm=arm)
-            for at, own in points
-            for arm in names_of(arms_of(results))
+        lines = {
+            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own
+            for at, point in sweep_points(results, swept(results))
+            for arm, own in by_arm(point[name]).items()
         }
-        for (colour, label), values in zip(coloured(labelled), labelled.values(), strict=True):
-            draw_mean(axes, values, colour, label)
-        finish_axes(
-            axes, name, str(results[name].attrs.get("units", "")), results[dimension].values
-        )
+        curves(axes, lines)
+        unit = str(results[name].attrs.get("units", ""))
+        finish_axes(axes, name, unit, results[dimension].values)
 
     panels = {
         name: Panel(

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import sub
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -24,14 +25,14 @@ from jaxtie.results.gradient_by_role import early_and_later_share
 from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import Table, at_end, last_step
 
-SMALL = 0.001  # smaller values would show no digit at three decimals
+SMALLEST_SHOWN = 0.001  # smaller values would show no digit at three decimals
 # Measures of similarity that committed results may have; see `experiments/lab/similarity.py`.
 SIMILARITIES = ("CKA", "order of distances", "linear map", "neighbours")
 PAPER, AUTHOR = "the paper", "its author"  # sources; of the author: outside the paper
 Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
 
 
-class Comparison(NamedTuple):
+class Estimate(NamedTuple):
     """An estimate between the ends of its confidence interval.
 
     Attributes:
@@ -62,12 +63,12 @@ class Comparison(NamedTuple):
             return "–"
         if self.is_factor:
             return f"{math.exp(value):.2f}"
-        return f"{value:+.3f}" if value == 0 or abs(value) >= SMALL else f"{value:+.1e}"
+        return f"{value:+.3f}" if value == 0 or abs(value) >= SMALLEST_SHOWN else f"{value:+.1e}"
 
 
-def compare(
+def estimate_of(
     label: str, values: np.ndarray, count: int = 1, *, by_median: bool = False
-) -> Comparison:
+) -> Estimate:
     """Estimate the mean, or the median, of independent values, with one of `count` intervals.
 
     The ends are NaN, so nothing follows from them, where a value is missing (a seed that diverged)
@@ -81,17 +82,10 @@ def compare(
         low, high = middle - half, middle + half
     if not np.isfinite(values).all():
         low = high = math.nan
-    return Comparison(label, low, middle, high)
+    return Estimate(label, low, middle, high)
 
 
-class Judgement(NamedTuple):
-    """A verdict, and the comparison that decided it."""
-
-    verdict: Verdict
-    decisive: Comparison
-
-
-def judge(compared: Comparison, low: float, high: float) -> Verdict:
+def judge(compared: Estimate, low: float, high: float) -> Verdict:
     """Decide whether an interval lies within (low, high); an unbounded side allows any end."""
     if compared.high <= low or compared.low >= high:
         return "fails"
@@ -112,11 +106,6 @@ class Quantity(NamedTuple):
     measure: Callable[[xr.Dataset, str, str], xr.DataArray]
     is_ratio: bool = False
     of_pair: bool = False
-
-
-def _fall_of_share(results: xr.Dataset, *_: str) -> xr.DataArray:
-    early, later = early_and_later_share(results)
-    return early - later
 
 
 def _push(results: xr.Dataset, pair: str, _: str, *, role: str) -> xr.DataArray:
@@ -170,7 +159,9 @@ class Claim:
             for name in SIMILARITIES
         },
         "output share, early": Quantity(lambda results, *_: early_and_later_share(results)[0]),
-        "output share, early less later": Quantity(_fall_of_share),
+        "output share, early less later": Quantity(
+            lambda results, *_: sub(*early_and_later_share(results))
+        ),
         "input push": Quantity(partial(_push, role="input"), of_pair=True),
         "output push": Quantity(partial(_push, role="output"), of_pair=True),
     }
@@ -247,30 +238,33 @@ def judge_claims(
     others: Mapping[str, xr.Dataset],
     *,
     lenient: bool = False,
-) -> list[tuple[Claim, Judgement]]:
-    """Judge all claims of an experiment together, but those that need results not in `others`.
+) -> list[tuple[Verdict, Estimate]]:
+    """Judge all claims of an experiment together; "no data yet" of those not in `others`.
 
-    `lenient`: leave out claims about arms, pairs or variables that the results lack, too.
+    `lenient`: also of claims about arms, pairs or variables that the results lack.
     """
-    found = []
+    found: list[tuple[Verdict, Estimate]] = []
     for claim in claims:
-        if not claim.others <= others.keys():
-            continue
-        try:
-            values = claim_values(results, claim, others)
-        except (KeyError, UserError):
-            if not lenient:
-                raise
-            continue
         _, is_ratio, of_pair = claim.quantities[claim.quantity]
-        compared = compare(claim.expression, values.values, len(claims), by_median=of_pair)
+        values = None
+        if claim.others <= others.keys():
+            try:
+                values = claim_values(results, claim, others)
+            except (KeyError, UserError):
+                if not lenient:
+                    raise
+        if values is None:
+            nothing = Estimate(claim.expression, math.nan, math.nan, math.nan)
+            found.append(("no data yet", nothing))
+            continue
+        compared = estimate_of(claim.expression, values.values, len(claims), by_median=of_pair)
         compared = compared._replace(is_factor=is_ratio)
         if any(": " in term for term in claim.weights):
             compared = compared._replace(seeds=values.sizes["seed"])
         low, high = claim.low, claim.high
         if is_ratio:
             low, high = math.log(low) if low > 0 else -math.inf, math.log(high)
-        found.append((claim, Judgement(judge(compared, low, high), compared)))
+        found.append((judge(compared, low, high), compared))
     return found
 
 
@@ -298,16 +292,12 @@ def claims_table(
     for name, own in claims.items():
         needed = any(": " not in term for claim in own for term in claim.weights)
         results = runs[name] if needed else runs.get(name, xr.Dataset())
-        judgements = judge_claims(own, results, runs, lenient=lenient)
-        judged = {id(claim): found for claim, found in judgements}
-        for number, claim in enumerate(own, 1):
-            if chosen is not None and number not in chosen[name]:
-                continue
-            nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
-            verdict, compared = judged.get(id(claim), Judgement("no data yet", nothing))
-            statement = claim.statement + " (Our hypothesis is the opposite.)" * claim.opposite
-            cells = (name, statement, claim.expression, claim.bounds, compared.found)
-            rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
+        judged = judge_claims(own, results, runs, lenient=lenient)
+        for number, (claim, (verdict, compared)) in enumerate(zip(own, judged), 1):
+            if chosen is None or number in chosen[name]:
+                statement = claim.statement + " (Our hypothesis is the opposite.)" * claim.opposite
+                cells = (name, statement, claim.expression, claim.bounds, compared.found)
+                rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: row[0] == "ours")
     header = ("whose idea", "experiment", "claim", "quantity", "holds if", "found", "verdict")
     note = (

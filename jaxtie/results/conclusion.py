@@ -4,7 +4,8 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from jaxtie.config import number_label
 from jaxtie.results.plots import Figure, Picture, coloured, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
+    Column,
     Table,
-    interval,
-    number,
+    format_mean,
+    format_number,
     reference_arm,
     sweep_points,
     swept,
@@ -55,41 +57,46 @@ class Conclusion(NamedTuple):
 
 def answer_picture(conclusion: Conclusion) -> Picture:
     """Return one figure whose title is the answer: every seed's final loss, and the means."""
-    loss = conclusion.loss
-    names = [str(name) for name in loss.dims if name not in ("arm", "seed")]
+    draw, names = partial(_draw_answer, conclusion), swept_names(conclusion.loss)
+    if names:
+        return Picture(
+            "Final loss per arm at every sweep point: mean over seeds with its 95 % interval", draw
+        )
+    return Picture(
+        "Final loss of every seed (dots) and its mean with the 95 % interval (diamonds)", draw
+    )
 
-    def draw() -> Figure:
-        arms = loss["arm"].values.tolist()
-        figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
-        for (colour, arm), i in zip(coloured(arms), range(len(arms))):
-            own = loss.sel(arm=arm)
-            if names:
-                flat = own.stack(point=names).transpose("point", "seed")
-                means, halves = np.array([mean_interval(values) for values in flat.values]).T
-                x = loss[names[0]].values if len(names) == 1 else np.arange(len(means))
-                axes.errorbar(x, means, halves, color=colour, label=arm, marker="o", capsize=3)
-                continue
-            values = own.values[np.isfinite(own.values)]
-            if not len(values):
-                continue
-            spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else [0.0]
-            axes.plot(np.sort(values), i + np.array(spread), ".", color=colour, alpha=0.4)
+
+def _draw_answer(conclusion: Conclusion) -> Figure:
+    loss, names = conclusion.loss, swept_names(conclusion.loss)
+    figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
+    arms, label = loss["arm"].values.tolist(), str(loss.attrs["long_name"])
+    for i, (colour, arm) in enumerate(coloured(arms)):
+        own = loss.sel(arm=arm)
+        if names:
+            flat = own.stack(point=names).transpose("point", "seed").values
+            means, halves = mean_interval(flat, axis=1)
+            x = loss[names[0]].values if len(names) == 1 else np.arange(len(means))
+            axes.errorbar(x, means, halves, color=colour, label=arm, marker="o", capsize=3)
+        elif own.notnull().any():
+            values = np.sort(own.dropna("seed").values)
+            spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else 0.0
+            axes.plot(values, i + np.zeros(len(values)) + spread, ".", color=colour, alpha=0.4)
             mean, half = mean_interval(values)
             axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
-        label = str(loss.attrs["long_name"])
-        if names:
-            axes.set(xlabel=", ".join(names).replace("_", " "), ylabel=label)
-            axes.legend()
-        else:
-            axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
-            axes.invert_yaxis()
-        figure.suptitle(textwrap.fill(conclusion.lines()[0], 75), x=0.02, ha="left", fontsize=12)
-        return figure
-
-    caption = "Final loss of every seed (dots) and its mean with the 95 % interval (diamonds)"
     if names:
-        caption = "Final loss per arm at every sweep point: mean over seeds with its 95 % interval"
-    return Picture(caption, draw)
+        axes.set(xlabel=", ".join(names).replace("_", " "), ylabel=label)
+        axes.legend()
+    else:
+        axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
+        axes.invert_yaxis()
+    figure.suptitle(textwrap.fill(conclusion.lines()[0], 75), x=0.02, ha="left", fontsize=12)
+    return figure
+
+
+def swept_names(loss: xr.DataArray) -> list[str]:
+    """Return the swept names of a final loss, see `Conclusion`."""
+    return [str(name) for name in loss.dims if name not in ("arm", "seed")]
 
 
 def gap_of(loss: xr.DataArray, arm: str, reference: str) -> np.ndarray:
@@ -97,24 +104,17 @@ def gap_of(loss: xr.DataArray, arm: str, reference: str) -> np.ndarray:
     return (loss.sel(arm=arm) - loss.sel(arm=reference)).values.astype(np.float64)
 
 
-def arms_table(
-    loss: xr.DataArray, title: str, columns: Mapping[str, Callable[[str], str]], note: str
-) -> Table:
+def arms_table(loss: xr.DataArray, title: str, columns: Sequence[Column], note: str) -> Table:
     """Return a row per arm: its loss, the difference to the reference, and further columns.
 
-    Args:
-      loss: see `Conclusion`, of no sweep.
-      title: of the table.
-      columns: header -> the cell of an arm.
-      note: below the table.
+    `loss`: see `Conclusion`, of no sweep.
     """
-    reference, rows = reference_arm(loss), []
-    for arm in map(str, loss["arm"].values):
-        gap = "" if arm == reference else interval(gap_of(loss, arm, reference))
-        cells = [cell(arm) for cell in columns.values()]
-        rows.append((arm, interval(loss.sel(arm=arm).values), gap, *cells))
-    header = ("arm", str(loss.attrs["long_name"]), f"− {reference}", *columns)
-    return Table(title, header, rows, note)
+    reference, arms = reference_arm(loss), list(map(str, loss["arm"].values))
+    gaps = [None if arm == reference else gap_of(loss, arm, reference) for arm in arms]
+    losses = [loss.sel(arm=arm).values for arm in arms]
+    first = Column("arm", arms), Column(str(loss.attrs["long_name"]), losses, format_mean)
+    difference = Column(f"− {reference}", gaps, format_mean)
+    return Table.of(title, [*first, difference, *columns], note)
 
 
 def verdict(gap_S: np.ndarray, error: float = 0.05) -> str:
@@ -127,7 +127,7 @@ def verdict(gap_S: np.ndarray, error: float = 0.05) -> str:
     if abs(mean) > half:
         return "higher" if mean > 0 else "lower"
     bound = math.ceil((abs(mean) + half) * 1000) / 1000 if np.isfinite(half) else math.inf
-    return f"no difference above {number(bound)}" if bound <= NEGLIGIBLE else INCONCLUSIVE
+    return f"no difference above {format_number(bound)}" if bound <= NEGLIGIBLE else INCONCLUSIVE
 
 
 def compare_arms(
@@ -140,7 +140,7 @@ def compare_arms(
     """
     gap_S = gap_of(loss, arm, reference)
     count, seeds = int(np.isfinite(gap_S).sum()), f"{len(gap_S):,} seeds that diverged in neither"
-    shown = f"{arm} − {reference} = {interval(gap_S, error)}{unit}"
+    shown = f"{arm} − {reference} = {format_mean(gap_S, error)}{unit}"
     if count == len(gap_S):
         return verdict(gap_S, error), shown
     return "", f"{shown} over the {count:,} of {seeds} (selected by outcome)"
@@ -181,7 +181,7 @@ def gap_sentences(loss: xr.DataArray, what: str, at: str, too_short: str = "") -
         outcome = "So far " if too_short else begin.get(found, f"Tying makes {found} nats: ")
         sentences.append(f"{outcome}{shown} ({at}).")
     else:
-        means = [f"{arm} {interval(loss.sel(arm=arm).values)}" for arm in arms]
+        means = [f"{arm} {format_mean(loss.sel(arm=arm).values)}" for arm in arms]
         sentences.append(f"{what.capitalize()}, nats: {', '.join(means)} ({at}).")
     references = pair or arms[:1]
     others = [arm for arm in arms if arm not in references]
@@ -213,7 +213,7 @@ def sweep_sentences(
       halves: the loss on either half of the data: an arm's best point is chosen on the first and
         reported on the second, so that the choice does not flatter itself.
     """
-    names = [str(name) for name in loss.dims if name not in ("arm", "seed")]
+    names = swept_names(loss)
     points = list(sweep_points(loss, names))
     lost = {in_words(values): counts for values, own in points if (counts := diverged_counts(own))}
     sentences = []
@@ -245,11 +245,9 @@ def sweep_sentences(
             f" compared with {pair[1]} {shown} ({at}; intervals hold together at 95 %)."
         )
     if not DATA_FIELDS & {name.rpartition(".")[2] for name in names}:
-        how = (
-            "chosen on one half of the data, reported on the other"
-            if halves
-            else "chosen by these seeds"
-        )
+        how = "chosen by these seeds"
+        if halves:
+            how = "chosen on one half of the data, reported on the other"
         title = f"Each arm at its own best point, {how} ({what}, nats)"
         sentences += _best_points(*(halves or (loss, loss)), names, title)
     return sentences
@@ -259,33 +257,26 @@ def _best_points(
     choose: xr.DataArray, loss: xr.DataArray, names: Sequence[str], title: str
 ) -> list[str]:
     """Compare the arms, each where the mean to choose by is lowest; warn of points at an edge."""
-    best, edges = {}, []
+    best, shown, edges = {}, [], []
     for arm in map(str, loss["arm"].values):
-        own = loss.sel(arm=arm)
         # NaN, so not the best, where a seed diverged
         mean = choose.sel(arm=arm).mean("seed", skipna=False)
         if mean.isnull().all():
             continue
         lowest = mean.isel(mean.argmin(...))
-        values = {name: float(lowest[name]) for name in names}
-        best[arm] = own.sel(values), values
-        at_edge = [
-            name
-            for name in names
-            if loss.sizes[name] > 1
-            and values[name] in (float(loss[name].min()), float(loss[name].max()))
-        ]
+        at = {name: float(lowest[name]) for name in names}
+        best[arm] = loss.sel(at | {"arm": arm}).drop_vars(names)
+        shown.append(f"{arm} {format_mean(best[arm].values)} at {in_words(at)}")
+        ends = {name: (loss[name].min(), loss[name].max()) for name in names}
+        at_edge = [name for name in names if loss.sizes[name] > 1 and at[name] in ends[name]]
         edges += [f"{arm} ({', '.join(at_edge)})"] * bool(at_edge)
     if not best:
         return ["Seeds of every arm diverged at every sweep point."]
-    shown = [f"{arm} {interval(own.values)} at {in_words(at)}" for arm, (own, at) in best.items()]
     reference = reference_arm(loss)
-    together = xr.concat([own.drop_vars(names) for own, _ in best.values()], "arm")
-    shown += [
-        compare_arms(together, arm, reference)[1]
-        for arm in best
-        if arm != reference and reference in best
-    ]
+    if reference in best:
+        together = xr.concat(best.values(), "arm")
+        others = [arm for arm in best if arm != reference]
+        shown += [compare_arms(together, arm, reference)[1] for arm in others]
     sentences = [f"{title}: {'; '.join(shown)}."]
     if edges:
         sentences.append(

@@ -30,25 +30,24 @@ from jaxtie.config import TaskConfig, UserError, check, check_path, differing_fi
 from jaxtie.results.netcdf import Records, Schema, join_records, make_netcdf
 from jaxtie.results.tables import swept
 
-FORMAT = 2  # of run folders; another number where the code of one cannot read the other
+RUN_FORMAT = 2  # of run folders; another number where the code of one cannot read the other
 LOCK = ".lock"
 SEEDS_PER_FILE = 32  # seeds in a file of records that is made from results
-RANDOM = "????????"  # pattern of the end of a temporary name
+RANDOM_SUFFIX = "????????"  # pattern of the end of a temporary name
 DIGEST = hashlib.sha256().digest_size  # bytes
 SUMS = "sha256.json"
-AGAIN = "the same command trains its arm again from the start"
+TRAIN_AGAIN = "the same command trains its arm again from the start"
 
 Say = Callable[[str], None]  # report one line to the user
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path`, once on the disk, if the block succeeds."""
+def atomic_write(path: Path, *parts: bytes) -> None:
+    """Replace a file by these parts, once they are on the disk: it is never half-written."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
+        with open(handle, "wb") as file:
+            file.writelines(parts)
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
@@ -61,9 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_sealed(path: Path, content: bytes) -> None:
     """Replace a file by content and its SHA-256, which readers of NetCDF-4 and of zip ignore."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(content)
-        file.write(hashlib.sha256(content).digest())
+    atomic_write(path, content, hashlib.sha256(content).digest())
 
 
 def read_sealed(path: Path, remedy: str) -> io.BytesIO:
@@ -93,8 +90,7 @@ def _sums(folder: Path) -> Iterator[tuple[str, str]]:
 
 def write_sums(folder: Path) -> None:
     """Write the SHA-256 of each file of a folder, last: without it the folder is unfinished."""
-    with replacing(folder / SUMS) as path:
-        path.write_text(json.dumps(dict(_sums(folder)), indent=1))
+    atomic_write(folder / SUMS, json.dumps(dict(_sums(folder)), indent=1).encode())
 
 
 def find_damage(folder: Path) -> str | None:
@@ -139,13 +135,13 @@ class _Part(NamedTuple):
         Raises:
           UserError: if the file is damaged, or another one was given its name.
         """
-        with np.load(read_sealed(self.path, f"; {AGAIN}"), allow_pickle=False) as file:
+        with np.load(read_sealed(self.path, f"; {TRAIN_AGAIN}"), allow_pickle=False) as file:
             values = dict(file)
         numbers = values.pop("member")
         shapes = {each.shape[:2] for each in values.values()}
         check(
             shapes == {(self.record_count, len(numbers))} and numbers[0] == self.first_number,
-            f"{self.path}: its records are not those that its name says; {AGAIN}",
+            f"{self.path}: its records are not those that its name says; {TRAIN_AGAIN}",
         )
         return Records(numbers, self.first_record, values)
 
@@ -183,7 +179,7 @@ class RunFolder:
         try:
             config = json.loads(self._config.read_text(encoding="utf-8"))
             number, written = config.get("format"), config.pop("sha256", None)
-            if number == FORMAT and written != _hash(config):
+            if number == RUN_FORMAT and written != _hash(config):
                 raise ValueError("it has changed since a run wrote it")
         except FileNotFoundError:
             return None
@@ -194,10 +190,10 @@ class RunFolder:
                 f"{self._config}: cannot be read as a run's configuration ({error}); restore it, or"
                 " run again with --overwrite"
             ) from error
-        if number != FORMAT:
+        if number != RUN_FORMAT:
             raise UserError(
-                f"{self._config}: format = {number!r}: expected {FORMAT}; another version of jaxtie"
-                " wrote this run: read it with that version, or run again with --overwrite"
+                f"{self._config}: format = {number!r}: expected {RUN_FORMAT}; another version of"
+                " jaxtie wrote this run: read it with that version, or run again with --overwrite"
             )
         return config
 
@@ -245,9 +241,9 @@ class RunFolder:
     def _leftovers(self) -> list[Path]:
         """Return the temporary files of killed runs, or of the one that has the lock."""
         replaced = (self._config, self.results, self.vocabulary, self.claims, self.page)
-        patterns = [f".{path.name}.{RANDOM}" for path in replaced]
+        patterns = [f".{path.name}.{RANDOM_SUFFIX}" for path in replaced]
         found = [self.path.glob(pattern) for pattern in patterns]
-        return list(itertools.chain(*found, self._records.glob(f".*.npz.{RANDOM}")))
+        return list(itertools.chain(*found, self._records.glob(f".*.npz.{RANDOM_SUFFIX}")))
 
     def check_space(self, needed: int) -> None:
         """Check the disk before the start.
@@ -278,16 +274,14 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`."""
-        config = {"format": FORMAT} | config
-        with replacing(self._config) as path:
-            text = json.dumps(config | {"sha256": _hash(config)}, indent=1)
-            path.write_text(text + "\n", encoding="utf-8")
+        config = {"format": RUN_FORMAT} | config
+        text = json.dumps(config | {"sha256": _hash(config)}, indent=1)
+        atomic_write(self._config, f"{text}\n".encode())
 
     def write_vocabulary(self, content: bytes) -> None:
         """Save the vocabulary that was trained for the run; other versions may train another."""
         name = "tokenizer.json" if content.startswith(b"{") else "vocab.txt"
-        with replacing(self.path / name) as path:
-            path.write_bytes(content)
+        atomic_write(self.path / name, content)
 
     def append(
         self, arm: str, first_record: int, numbers: np.ndarray, records: Mapping[str, np.ndarray]

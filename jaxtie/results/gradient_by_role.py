@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import COLOURS, Picture, coloured, draw_mean, finish_axes, subplots
+from jaxtie.results.plots import Picture, coloured, curves, finish_axes, subplots
 from jaxtie.results.tables import COURSE, arms_of, last_step
 
 GROUPED = ("step", "group")
@@ -103,12 +103,9 @@ def draw_shares(results: xr.Dataset) -> Figure:
 
 
 def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
-    """Draw a line for each part; where colours repeat, lines are dotted."""
-    for number, ((colour, label), part) in enumerate(zip(coloured(parts), parts.values())):
-        if is_written(part):
-            style = "-" if number < len(COLOURS) else ":"
-            share = output_share(part)
-            draw_mean(axes, share, colour, label, alpha=0.2, linestyle=style, linewidth=1.2)
+    shares = {label: output_share(part) for label, part in parts.items() if is_written(part)}
+    colours = {label: colour for colour, label in coloured(parts)}
+    curves(axes, shares, colours=[colours[label] for label in shares], alpha=0.2, linewidth=1.2)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(-0.05, 1.05)
     steps = next(iter(parts.values()))["step"].values

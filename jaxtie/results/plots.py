@@ -74,44 +74,41 @@ def subplots(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def draw_mean(
+def curves(
     axes: Axes,
-    values: xr.DataArray,
-    colour: str,
-    label: str,
+    lines: Mapping[str, xr.DataArray],
+    *,
     over: str = "seed",
+    by_median: bool = False,
+    colours: Sequence[str] = COLOURS,
     alpha: float = 0.25,
-    **line: Any,
+    **style: Any,
 ) -> None:
-    """Draw the mean over seeds, or pairs, with its 95 % band over the steps that were reached."""
-    steps, data = _reached(values, over)
-    mean, half = mean_interval(data)
-    axes.plot(steps, mean, color=colour, label=label, **line)
-    axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=alpha, linewidth=0)
+    """Draw a curve for each label: mean over seeds, or pairs, with its 95 % band over the steps.
+
+    Steps that no seed has reached are left out. Where colours repeat, curves are dotted.
+    `by_median`: draw the median, and its interval by ranks if there are seeds enough.
+    """
+    for i, (label, values) in enumerate(lines.items()):
+        (along,) = (name for name in values.dims if name != over)
+        data = values.transpose(over, along).values.astype(np.float64)
+        reached = np.isfinite(data).any(axis=0)
+        steps, data = values[along].values[reached], data[:, reached]
+        mean, half = mean_interval(data)
+        middle, band = mean, [mean - half, mean + half]
+        if by_median:
+            low, _, high = median_interval(np.arange(len(data)))  # ranks
+            ends = [int(low), int(high)] if np.isfinite([low, high]).all() else []
+            middle, band = np.median(data, axis=0), [*np.sort(data, axis=0)[ends]]
+        colour, linestyle = colours[i % len(colours)], "-" if i < len(colours) else ":"
+        axes.plot(steps, middle, label=label, **{"color": colour, "linestyle": linestyle} | style)
+        if band:
+            axes.fill_between(steps, *band, color=colour, alpha=alpha, linewidth=0)
 
 
-def draw_arms(axes: Axes, values: xr.DataArray, **line: Any) -> None:
-    """Draw the mean of each arm, see `draw_mean`."""
-    for colour, arm in coloured(values["arm"].values):
-        draw_mean(axes, values.sel(arm=arm), colour, arm, **line)
-
-
-def draw_median(axes: Axes, values: xr.DataArray, colour: str, label: str) -> None:
-    """Draw the median over seeds with its 95 % band, by ranks, over the steps that were reached."""
-    steps, data = _reached(values, "seed")
-    low, _, high = median_interval(np.arange(len(data)))  # ranks
-    axes.plot(steps, np.median(data, axis=0), color=colour, label=label)
-    if np.isfinite([low, high]).all():
-        band = np.sort(data, axis=0)[[int(low), int(high)]]
-        axes.fill_between(steps, *band, color=colour, alpha=0.25, linewidth=0)
-
-
-def _reached(values: xr.DataArray, over: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps with some finite value, and the values there, (over, steps)."""
-    (along,) = (name for name in values.dims if name != over)
-    data = values.transpose(over, along).values.astype(np.float64)
-    reached = np.isfinite(data).any(axis=0)
-    return values[along].values[reached], data[:, reached]
+def by_arm(values: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return the values of each arm."""
+    return {str(arm): values.sel(arm=arm) for arm in values["arm"].values}
 
 
 def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -16,6 +16,14 @@ from jaxtie.results.statistics import mean_interval, median_interval
 
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
+
+
+class Column(NamedTuple):
+    """A column of a table: a value for each row, and how to format one; None is an empty cell."""
+
+    label: str
+    values: Iterable[Any]
+    format: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,13 @@ class Table:
     rows: Sequence[tuple[str, ...]]
     note: str = ""
     long: bool = False
+
+    @classmethod
+    def of(cls, title: str, columns: Sequence[Column], note: str = "") -> "Table":
+        """Format columns."""
+        cells = (["" if v is None else each.format(v) for v in each.values] for each in columns)
+        rows = list(zip(*cells, strict=True))
+        return cls(title, tuple(each.label for each in columns), rows, note)
 
     def shortened(self, rows: int) -> "Table":
         """Return the table with its first rows only, and say so."""
@@ -47,24 +62,24 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *lines, "", *note])
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number; NaN and infinity as a dash."""
-    return "–" if not np.isfinite(value) else f"{value:.3f}"
+    return f"{value:.3f}" if np.isfinite(value) else "–"
 
 
-def interval(values: np.ndarray, error: float = 0.05) -> str:
+def format_mean(values: np.ndarray, error: float = 0.05) -> str:
     """Format the mean of values over seeds and half its confidence interval, of 95 % by default."""
     mean, half = map(float, mean_interval(np.asarray(values, np.float64), error=error))
-    return number(mean) + (f" ± {number(half)}" if np.isfinite(half) else "")
+    return format_number(mean) + f" ± {half:.3f}" * bool(np.isfinite(half))
 
 
-def median(values: np.ndarray) -> str:
+def format_median(values: np.ndarray) -> str:
     """Format the median of values over seeds and its 95 % interval by ranks."""
-    return with_interval(*median_interval(values))
+    return format_estimate(*median_interval(values))
 
 
-def with_interval(
-    low: float, middle: float, high: float, shown: Callable[[float], str] = number
+def format_estimate(
+    low: float, middle: float, high: float, shown: Callable[[float], str] = format_number
 ) -> str:
     """Format an estimate and its interval; alone where there is none, as for few seeds."""
     if np.isnan(middle):
@@ -73,34 +88,35 @@ def with_interval(
     return shown(middle) + ends
 
 
-def quantiles(values: np.ndarray) -> str:
+def format_quantiles(values: np.ndarray) -> str:
     """Format the median and the range from 5 to 95 %."""
-    values = values[np.isfinite(values)]
+    values = np.asarray(values, np.float64)[np.isfinite(values)]
     if not len(values):
         return "–"
-    low, middle, high = np.quantile(np.asarray(values, np.float64), [0.05, 0.5, 0.95])
-    return f"{number(middle)} [{number(low)}, {number(high)}]"
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def arm_cells(
-    values: xr.DataArray, shown: Callable[[np.ndarray], str] = interval
+    values: xr.DataArray, shown: Callable[[np.ndarray], str] = format_mean
 ) -> tuple[str, ...]:
     """Format the values of each arm, then each arm's difference from the reference, by seed."""
-    of_arms = {arm: values.sel(arm=arm).values for arm in values["arm"].values}
-    reference_S = of_arms[reference_arm(values)]
-    gaps = (own_S - reference_S for own_S in of_arms.values() if own_S is not reference_S)
-    return tuple(map(shown, (*of_arms.values(), *gaps)))
+    arms, reference = names_of(arms_of(values)), reference_arm(values)
+    gaps = values - values.sel(arm=reference, drop=True)
+    cells = [values.sel(arm=arm) for arm in arms]
+    cells += [gaps.sel(arm=arm) for arm in arms if arm != reference]
+    return tuple(shown(each.values) for each in cells)
 
 
 def arm_header(results: xr.Dataset | xr.DataArray) -> tuple[str, ...]:
-    """Return the header of the columns of `arm_cells`."""
-    return (*names_of(arms_of(results)), *gap_header(results))
-
-
-def gap_header(results: xr.Dataset | xr.DataArray) -> tuple[str, ...]:
-    """Return "arm − reference" for each arm but the reference."""
+    """Return the header of the columns of `arm_cells`: "ARM" and "ARM − REFERENCE"."""
     reference, arms = reference_arm(results), names_of(arms_of(results))
-    return tuple(f"{arm} − {reference}" for arm in arms if arm != reference)
+    return (*arms, *(f"{arm} − {reference}" for arm in arms if arm != reference))
+
+
+def along_steps(values: xr.DataArray) -> str:
+    """Return the name of the dimension of steps, or of evaluations."""
+    return next(str(name) for name in values.dims if str(name).endswith("step"))
 
 
 def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
@@ -109,16 +125,14 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     Members that diverged do not count.
     """
     values = results[reached].where(results["diverged_at"] < 0, 0)
-    (steps,) = (name for name in values.dims if str(name).endswith("step"))
-    others = [name for name in values.dims if name != steps]
-    complete = xr.apply_ufunc(np.isfinite, values).all(others)
+    steps = along_steps(values)
+    complete = np.isfinite(values).all([name for name in values.dims if name != steps])
     return int(results[steps].where(complete, 0).max())
 
 
 def at_end(values: xr.DataArray, results: xr.Dataset, reached: str = "valid_loss") -> xr.DataArray:
     """Take a variable of the results at their last step, see `last_step`."""
-    steps = next(name for name in values.dims if str(name).endswith("step"))
-    return values.sel({steps: last_step(results, reached)}, drop=True)
+    return values.sel({along_steps(values): last_step(results, reached)}, drop=True)
 
 
 def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:

@@ -36,7 +36,7 @@ from jaxtie.options import (
 )
 from jaxtie.results import analysis
 from jaxtie.results.claims import Claim, claims_table
-from jaxtie.results.folder import RunFolder, replacing
+from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
@@ -371,8 +371,7 @@ def _judge(
     if different := {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER:
         title += f" on a run that differs from it in {', '.join(sorted(different))}"
     table = claims_table(title, runs, {declared.name: claims}, lenient=True)
-    with replacing(folder.claims) as path:
-        path.write_text(table.markdown(), encoding="utf-8")
+    atomic_write(folder.claims, table.markdown().encode())
     rows = [(row[-1].strip("*"), *row[2:]) for row in table.rows]
     verdicts = Counter(verdict for verdict, *_ in rows)
     counts = ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())

@@ -17,7 +17,7 @@ import jaxtie
 from jaxtie.config import UserError
 from jaxtie.results import analysis
 from jaxtie.results.conclusion import TOO_SHORT
-from jaxtie.results.folder import RunFolder, replacing
+from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
@@ -186,5 +186,4 @@ def write_page(path: Path, command: str, sections: list[Section]) -> None:
         version=jaxtie.__version__, command=command, sections=sections, written=datetime.now(UTC)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:  # file names may be any bytes
-        temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))
+    atomic_write(path, text.encode(errors="xmlcharrefreplace"))  # file names may be any bytes

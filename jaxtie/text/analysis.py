@@ -1,4 +1,4 @@
-"""Variables of text results, groups of pairs, committed results.
+"""Variables of text results, groups of pairs.
 
 Imports no jax, except inside the functions that describe models and read checkpoints. Shapes:
 V vocabulary, K words or pairs of a kind, S seeds.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Variant
+from jaxtie.config import Arm, Variant
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step
@@ -20,17 +20,8 @@ from jaxtie.text.initial_loss import estimate
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
 
-EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
-OF_BOTH_TABLES = {  # dimensions and meaning
-    "distance": (
-        PAIRS,
-        "distance, {} embedding",
-    ),
-    "neighbour": (
-        ("eval_step", "probe", "rank"),
-        "nearest tokens, {} embedding",
-    ),
-}
+EVALUATED, OF_PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
+NEAREST = ("eval_step", "probe", "rank")
 TEXT_VARIABLES = {
     "loss": Variable(("step",), "nat", "training loss"),
     "accuracy": Variable(("step",), "1", "training accuracy"),
@@ -39,18 +30,17 @@ TEXT_VARIABLES = {
     "valid_loss_odd": Variable(EVALUATED, "nat", "validation loss, odd batches"),
     "valid_accuracy": Variable(EVALUATED, "1", "validation accuracy"),
     "perplexity": Variable(EVALUATED, "1", "validation perplexity"),
-    **{
-        f"{table}_{name}": Variable(dimensions, "1", meaning.format(table))
-        for name, (dimensions, meaning) in OF_BOTH_TABLES.items()
-        for table in ("input", "output")
-    },
+    "input_distance": Variable(OF_PAIRS, "1", "distance, input embedding"),
+    "output_distance": Variable(OF_PAIRS, "1", "distance, output embedding"),
+    "input_neighbour": Variable(NEAREST, "1", "nearest tokens, input embedding"),
+    "output_neighbour": Variable(NEAREST, "1", "nearest tokens, output embedding"),
 }
 PREDICTED_VARIABLES = {  # means over contexts; log-odds where one of the pair occurs
-    "log_odds": Variable(PAIRS, "nat", "ln p(first) - ln p(second)"),
-    "log_odds_deviation": Variable(PAIRS, "nat", "log-odds, std over contexts"),
-    "swap_divergence": Variable(PAIRS, "1", "swap divergence"),
+    "log_odds": Variable(OF_PAIRS, "nat", "ln p(first) - ln p(second)"),
+    "log_odds_deviation": Variable(OF_PAIRS, "nat", "log-odds, std over contexts"),
+    "swap_divergence": Variable(OF_PAIRS, "1", "swap divergence"),
 }
-MASK_VARIABLES = {  # recorded with `TextExperiment.mask_norms`
+MASK_NORMS = {  # recorded with `TextExperiment.mask_norms`
     f"{table}_{name}": Variable(EVALUATED, "1", f"length of {what}, {table} embedding")
     for table in ("input", "output")
     for name, what in (("mask_norm", "the row of [MASK]"), ("norm", "a median row"))
@@ -75,7 +65,7 @@ def text_schema(experiment: "TextExperiment") -> Schema:
         label = "validation loss, bits per byte"
         variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)
     if experiment.mask_norms:
-        variables |= MASK_VARIABLES
+        variables |= MASK_NORMS
     if experiment.looks_at_predictions:
         variables |= PREDICTED_VARIABLES
     if experiment.roles:
@@ -90,25 +80,23 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.tie import count_parameters
 
-    prepared, arms = experiment.prepared, experiment.arms
-    vocabulary = np.array(prepared.vocabulary)
-    rates = schedule_table(experiment.optimizer, experiment.record_steps)
-    sizes: dict[str, Any] = {
-        "vocabulary": len(vocabulary),
-        "width": experiment.model.width,
-        "init_std": experiment.init_std,
-    }
-    counts = [
-        count_parameters(
-            carry_shapes(experiment, Variant(arm.untied_from is None, arm.head)).state.params
-        )
-        for arm in arms
-    ]
-    decayed = decay_table(experiment.optimizer, experiment.record_steps, experiment.arms)
+    prepared, arms, optimizer = experiment.prepared, experiment.arms, experiment.optimizer
+    vocabulary, steps = np.array(prepared.vocabulary), experiment.record_steps
+    sizes: dict[str, Any] = {"vocabulary": len(vocabulary), "width": experiment.model.width}
 
     def words(ids: np.ndarray, *dims: str) -> xr.DataArray:
         return xr.DataArray(vocabulary[ids].astype(object), dims=dims)
 
+    def of_arms(values: list, units: str, meaning: str) -> xr.DataArray:
+        return xr.DataArray(values, dims="arm", attrs={"units": units, "long_name": meaning})
+
+    def count(arm: Arm) -> int:
+        carry = carry_shapes(experiment, Variant(arm.untied_from is None, arm.head))
+        return count_parameters(carry.state.params)
+
+    estimates = [
+        estimate(arm.head, tied=arm.tied, init_std=experiment.init_std, **sizes) for arm in arms
+    ]
     found = {
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of {name} counts on validation batches"}
@@ -120,22 +108,15 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     return found | {
         "first_word": words(prepared.first, "kind", "pair"),
         "second_word": words(prepared.second, "kind", "pair"),
-        "decay_factor": xr.DataArray(decayed, dims="step"),
+        "decay_factor": xr.DataArray(decay_table(optimizer, steps, arms), dims="step"),
         "probe_word": words(prepared.words_K[probes(experiment)], "probe"),
         "token": words(np.arange(len(vocabulary)), "token_number"),
         "scheduled_learning_rate": xr.DataArray(
-            np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")
+            [schedule_table(optimizer, steps)] * len(arms), dims=("arm", "step")
         ),
-        "parameters": xr.DataArray(
-            counts, dims="arm", attrs={"units": "1", "long_name": "of a member at the end"}
-        ),
-        "estimated_initial_loss": xr.DataArray(
-            [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms],
-            dims="arm",
-            attrs={
-                "units": "nat",
-                "long_name": "of a fresh model that hands on its token's embedding",
-            },
+        "parameters": of_arms(list(map(count, arms)), "1", "of a member at the end"),
+        "estimated_initial_loss": of_arms(
+            estimates, "nat", "of a fresh model that hands on its token's embedding"
         ),
     }
 
@@ -229,6 +210,3 @@ def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataAr
     """Average a variable of `PREDICTED` at the end over the pairs with any context; (seed,)."""
     values = results[name].sel(arm=arm, eval_step=last_step(results), drop=True)
     return group.of(values).astype(np.float64).mean("pair")
-
-
-# ----- Committed results.

@@ -1,7 +1,5 @@
 """Conclude a run on text: what tying costs, and how good the models are. Imports no jax."""
 
-from collections.abc import Callable
-
 import numpy as np
 import xarray as xr
 
@@ -11,9 +9,9 @@ from jaxtie.results.conclusion import (
     gap_sentences,
     model_in_words,
 )
-from jaxtie.results.tables import interval, last_step, number
+from jaxtie.results.tables import Column, format_mean, format_number, last_step
 
-FEW_SEEDS = 3
+FEW_SEEDS_OF_TEXT = 3
 
 
 def text_conclusion(results: xr.Dataset) -> Conclusion:
@@ -25,11 +23,13 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     measure, values = "perplexity", xr.apply_ufunc(np.exp, end["valid_loss"])
     if "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any()):
         measure, values = "bits per byte", end["bits_per_byte"]
-    columns: dict[str, Callable[[str], str]] = {
-        measure: lambda arm: number(float(values.sel(arm=arm).mean())),
-        "accuracy": lambda arm: interval(end["valid_accuracy"].sel(arm=arm).values),
-        "parameters": lambda arm: f"{int(end['parameters'].sel(arm=arm)):,}",
-    }
+    arms = list(map(str, loss["arm"].values))
+    accuracies = [end["valid_accuracy"].sel(arm=arm).values for arm in arms]
+    columns = [
+        Column(measure, values.mean("seed").values, format_number),
+        Column("accuracy", accuracies, format_mean),
+        Column("parameters", end["parameters"].values, "{:,.0f}".format),
+    ]
     title = f"{results.attrs['experiment']}: {at}"
     table = arms_table(loss, title, columns, "Mean ± 95 %.")
     best = float(loss.mean("seed").min())
@@ -37,7 +37,9 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
         float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram", "kneser_ney")
     )
     too_short = (
-        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" if seeds < FEW_SEEDS else ""
+        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few"
+        if seeds < FEW_SEEDS_OF_TEXT
+        else ""
     )
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jaxtie.text.task import TextTask
     from jaxtie.training.distributed import Processes
 
-OBJECTIVES = ("masked", "causal")
+TEXT_OBJECTIVES = ("masked", "causal")
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
@@ -131,8 +131,8 @@ class TextExperiment(TaskConfig):
         """Check the values; duplicates become probabilities, a list of words a tuple."""
         super().__post_init__()
         check(
-            self.objective in OBJECTIVES,
-            f"objective = {self.objective!r}: expected one of {', '.join(OBJECTIVES)}",
+            self.objective in TEXT_OBJECTIVES,
+            f"objective = {self.objective!r}: expected one of {', '.join(TEXT_OBJECTIVES)}",
         )
         check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
         check(

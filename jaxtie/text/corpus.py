@@ -13,7 +13,7 @@ from jaxtie.config import UserError, member_number
 from jaxtie.text.counts import ORDER, KneserNey
 from jaxtie.text.data.batches import (
     EpochBatches,
-    RowBatch,
+    PaddedRows,
     Rows,
     Special,
     causal_batches,
@@ -58,7 +58,7 @@ class PreparedCorpus(NamedTuple):
     contexts: PairContexts | None = (
         None  # where predictions of these pairs are evaluated, if at all
     )
-    validation: Sequence[RowBatch] = ()  # batches of every evaluation
+    validation: Sequence[PaddedRows] = ()  # batches of every evaluation
 
 
 def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
@@ -159,7 +159,7 @@ def training_batches(
     return make_batches(experiment, prepared, prepared.text.train, number)
 
 
-def validation_batches(experiment: "TextExperiment", prepared: PreparedCorpus) -> list[RowBatch]:
+def validation_batches(experiment: "TextExperiment", prepared: PreparedCorpus) -> list[PaddedRows]:
     """Return batches of all validation rows or a choice of them, the same for every member."""
     make = partial(make_batches, experiment, prepared, prepared.text.valid)
     batches = make(None, keep_last=True)

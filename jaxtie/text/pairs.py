@@ -31,7 +31,7 @@ EVENLY, RARELY = 0.5, 0.1  # probabilities of these duplicates, in turn
 PREDICTED = ("log_odds", "log_odds_deviation", "swap_divergence")  # see `jaxtie.text.task`
 LONGEST = 32  # tokens of the sentences in which a masked model is evaluated
 STREAM = 2  # keeps the draws of contexts apart from other draws of the same seed
-CLOSE = 3  # a matching token is drawn from this many of the nearest frequency
+NEAREST_FREQUENCIES = 3  # a matching token is drawn from this many of the nearest frequency
 
 
 class Windows(NamedTuple):
@@ -184,7 +184,7 @@ def matched_pairs(
     def like(token: int, excluded: set[int]) -> int:
         apart_V = np.where(usable_V, np.abs(log_V - log_V[token]), np.inf)
         apart_V[list(excluded)] = np.inf
-        return int(rng.choice(np.argsort(apart_V, kind="stable")[:CLOSE]))
+        return int(rng.choice(np.argsort(apart_V, kind="stable")[:NEAREST_FREQUENCIES]))
 
     found = []
     for own in pairs:
@@ -253,11 +253,11 @@ def choose_contexts(
     )
 
 
-Contexts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # the first four fields
+ContextArrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # the first four fields
 Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tokens, usable positions -> positions
 
 
-def _in_stream(text: Text, length: int, choose: Choose, _: np.random.Generator) -> Contexts:
+def _in_stream(text: Text, length: int, choose: Choose, _: np.random.Generator) -> ContextArrays:
     """Choose windows for a causal model, evaluated up to the end of the sentence."""
     before = max(1, min(BEFORE, length - AFTER))
     stream = stream_of(text.valid, text.special.sep)
@@ -268,7 +268,7 @@ def _in_stream(text: Text, length: int, choose: Choose, _: np.random.Generator) 
     return windows.tokens_NxL, at_Q, at_Q[:, None] + np.arange(AFTER), counts_QxM
 
 
-def _in_rows(text: Text, length: int, choose: Choose, rng: np.random.Generator) -> Contexts:
+def _in_rows(text: Text, length: int, choose: Choose, rng: np.random.Generator) -> ContextArrays:
     """Choose whole sentences for a masked model, evaluated at one other random token of each."""
     rows, longest = text.valid, min(LONGEST, length) - 2
     row_N = np.repeat(np.arange(rows.count), rows.lengths)
@@ -287,7 +287,10 @@ def _in_rows(text: Text, length: int, choose: Choose, rng: np.random.Generator) 
 def _choose(
     rng: np.random.Generator, places: Sequence[np.ndarray], pair_Px2: np.ndarray, number: int
 ) -> np.ndarray:
-    """Draw positions of each pair, as many of either token as possible; -1 if there are none; Q."""
+    """Draw `number` positions for each pair, half of them of either token; (Q,).
+
+    All are of one token if the other never occurs, and -1 if neither does.
+    """
     found = []
     for first, second in pair_Px2.tolist():
         half = number if first == second else number - number // 2

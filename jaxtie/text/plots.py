@@ -16,8 +16,8 @@ from jaxtie.results.plots import (
     HOLDS,
     Panel,
     Picture,
-    draw_arms,
-    draw_mean,
+    by_arm,
+    curves,
     finish_axes,
     subplots,
     with_overview,
@@ -32,7 +32,7 @@ HEADS_CAPTION = (
     " difference to untied in pairs; mean over seeds, 95 % band"
 )
 
-COUNTS = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
+COUNT_LINES = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
 
 
 def _colours_of(groups: list[Group]) -> list[str]:
@@ -46,13 +46,13 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     """Draw a measure of the validation split, a curve an arm."""
     title = measures(results)[name]
     label = title.removeprefix("validation ")
-    draw_arms(axes, results[name])
+    curves(axes, by_arm(results[name]))
     if name == "valid_accuracy":
         axes.set_ylim(0, None)
     if name == "perplexity":
         axes.set_yscale("log")
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
-        lines = [(each, line) for each, line in COUNTS.items() if f"{each}_loss" in results]
+        lines = [(each, line) for each, line in COUNT_LINES.items() if f"{each}_loss" in results]
         known = [float(results[f"{each}_loss"]) for each, _ in lines]
         for loss, (_, line) in zip(known, lines):
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
@@ -68,9 +68,10 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
 def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
     """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
-    for colour, group in zip(_colours_of(groups), groups, strict=True):
-        label = group.label + group.hypothesis
-        draw_mean(axes, of_pairs(results, arm, table, group), colour, label, over="pair")
+    lines = {
+        group.label + group.hypothesis: of_pairs(results, arm, table, group) for group in groups
+    }
+    curves(axes, lines, over="pair", colours=_colours_of(groups))
     highest = max(
         float(results[f"{each}_distance"].mean(("seed", "pair")).max())
         for each in ("input", "output")
@@ -83,7 +84,7 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 
 def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
-    draw_arms(axes, group.of(results[name]).mean("pair"))
+    curves(axes, by_arm(group.of(results[name]).mean("pair")))
     title, label = group.label, "swap divergence"
     if name == "log_odds":
         axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
@@ -121,7 +122,7 @@ def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -
         (course, losses, steps_T > 0, "whole course"),
         (difference, paired, steps_T > 0, f"difference to {untied}, in pairs"),
     ):
-        draw_arms(axes, shown.isel(eval_step=at), alpha=0.2, linewidth=1.2)
+        curves(axes, by_arm(shown.isel(eval_step=at)), alpha=0.2, linewidth=1.2)
         axes.set(title=title, xlabel="step", ylabel="validation loss, nat")
     difference.set_ylabel("nat")
     for axes in (start, course):

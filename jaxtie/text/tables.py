@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from jaxtie.results.claims import compare
+from jaxtie.results.claims import estimate_of
 from jaxtie.results.statistics import first_at_level, mean_interval
 from jaxtie.results.tables import (
     Table,
@@ -13,16 +13,16 @@ from jaxtie.results.tables import (
     arm_header,
     arms_of,
     embeddings_of,
-    interval,
+    format_estimate,
+    format_mean,
+    format_number,
     last_step,
-    number,
     plain_arm,
     reference_arm,
-    with_interval,
 )
 from jaxtie.text.analysis import (
     BASELINES,
-    MASK_VARIABLES,
+    MASK_NORMS,
     at_last,
     groups_of,
     log_decay_ratio,
@@ -62,12 +62,12 @@ def validation_table(results: xr.Dataset) -> Table:
     """Show each arm at the last evaluation, and its difference to the reference, by seed."""
     step, arms, reference = last_step(results), arms_of(results), reference_arm(results)
     end, rows, blank = results.sel(eval_step=step), [], [""] * (len(arms) - 1)
-    lengths = {name: own.meaning for name, own in MASK_VARIABLES.items() if name in results}
+    lengths = {name: own.meaning for name, own in MASK_NORMS.items() if name in results}
     for name, label in (measures(results) | lengths).items():
         rows.append((label, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
         if name in results:
-            loss = number(float(results[name]))
+            loss = format_number(float(results[name]))
             rows.append((f"loss of {label}, nat", *[loss] * len(arms), *blank))
     counts = {arm.name: int(results["parameters"].sel(arm=arm.name)) for arm in arms}
     own = counts[reference]
@@ -90,20 +90,21 @@ def word_pairs_table(results: xr.Dataset) -> Table:
             odds, deviation, swap = (
                 at_last(results, name, group, arm).values for name in PREDICTED
             )
+            mean, half = mean_interval(log_decay_ratio(results, group, arm, table).values)
+            swapped, margin = mean_interval(swap)
             cells = {
                 "table": label,
                 "pairs": group.label,
-                "distance": interval(distance.mean("pair").values),
-                "ratio to decay alone": _geometric(
-                    log_decay_ratio(results, group, arm, table).values
-                ),
-                "ln of odds, nat": interval(odds),
-                "true": number(group.true_odds),
-                "its deviation": interval(deviation),
-                "swap divergence": _four_places(swap),
+                "distance": format_mean(distance.mean("pair").values),
+                "ratio to decay alone": format_estimate(*np.exp([mean - half, mean, mean + half])),
+                "ln of odds, nat": format_mean(odds),
+                "true": format_number(group.true_odds),
+                "its deviation": format_mean(deviation),
+                "swap divergence": f"{swapped:.4f}"
+                + f" ± {margin:.4f}" * bool(np.isfinite(margin)),
             }
             rows.append(tuple(cells.values()))
-    decayed = number(float(results["decay_factor"].sel(step=step)))
+    decayed = format_number(float(results["decay_factor"].sel(step=step)))
     title = (
         f"{results.attrs['experiment']}: step {step:,}, {_over_seeds(results)}; decay alone leaves"
         f" {decayed} of every distance"
@@ -117,16 +118,6 @@ def word_pairs_table(results: xr.Dataset) -> Table:
     return Table(title, tuple(cells), rows, note)
 
 
-def _geometric(logarithms_S: np.ndarray) -> str:
-    mean, half = mean_interval(logarithms_S)
-    return with_interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
-
-
-def _four_places(values_S: np.ndarray) -> str:
-    mean, half = mean_interval(values_S)
-    return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
-
-
 def distance_table(results: xr.Dataset) -> Table:
     """Show distances at the start and the end in every table: mean and interval over pairs."""
     step, rows, groups = last_step(results), [], groups_of(results)
@@ -134,7 +125,7 @@ def distance_table(results: xr.Dataset) -> Table:
         for group in groups:
             distance = of_pairs(results, arm, table, group)
             start, end = (distance.sel(eval_step=at).values for at in (0, step))
-            cells = map(interval, (start, end, end - start))
+            cells = map(format_mean, (start, end, end - start))
             rows.append((f"{label}, {group.label}", *cells))
     numbers = " or ".join(map(str, sorted({len(group.pairs) for group in groups})))
     title = f"Distances: mean over {numbers} pairs of words ± 95 % confidence interval"
@@ -173,7 +164,7 @@ def compares_heads(results: xr.Dataset) -> bool:
 
 def untied_arm(results: xr.Dataset) -> str:
     """Return the plain untied arm, which is there if heads are compared."""
-    return next(arm.name for arm in arms_of(results) if arm.is_plain and not arm.tied)
+    return str(plain_arm(results, tied=False))
 
 
 def log_vocabulary(results: xr.Dataset) -> float:
@@ -192,11 +183,11 @@ def head_loss_table(results: xr.Dataset) -> Table:
     step, untied, rows = last_step(results), untied_arm(results), []
     ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
     for arm in map(str, results["arm"].values):
-        cells = [interval(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
-        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm))))
+        cells = [format_mean(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
+        cells.append(format_number(float(results["estimated_initial_loss"].sel(arm=arm))))
         for end in ends:
             values, others = (end.sel(arm=each).values for each in (arm, untied))
-            cells += [interval(values), interval(values - others) if arm != untied else ""]
+            cells += [format_mean(values), format_mean(values - others) if arm != untied else ""]
         rows.append((arm, *cells))
     title = (
         f"Loss, nat (log n = {log_vocabulary(results):.3f}): {_over_seeds(results)}; the end is"
@@ -228,7 +219,7 @@ def pace_table(results: xr.Dataset) -> Table:
                 steps = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
                 cell = f"{steps}, {cell}" if never else steps
                 if arm != untied and not never and not np.isinf(other).any():
-                    factor = compare("×", np.log(needed / other))._replace(is_factor=True)
+                    factor = estimate_of("×", np.log(needed / other))._replace(is_factor=True)
                     cell += f"; {factor}"
             cells.append(cell)
         rows.append((arm, *cells))

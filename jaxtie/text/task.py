@@ -29,7 +29,7 @@ from jaxtie.text.corpus import (
     token_counts,
     training_batches,
 )
-from jaxtie.text.data.batches import RowBatch
+from jaxtie.text.data.batches import PaddedRows
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
@@ -51,7 +51,7 @@ class TextRows:
         self.key: Hashable = config.prepared.text.key, config.prepared.vocabulary
 
     @property
-    def validation(self) -> Sequence[RowBatch]:
+    def validation(self) -> Sequence[PaddedRows]:
         """The batches of every evaluation."""
         return self.config.prepared.validation
 
@@ -110,7 +110,7 @@ class TextTask(Task):
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
-            near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=special)
+            near = partial(nearest_rows, table_VxD, count=NEIGHBOURS, besides=special)
             found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
             if self.config.mask_norms:
                 norm_V = jnp.linalg.norm(table_VxD, axis=-1)
@@ -269,7 +269,7 @@ def pair_distances(table_VxD: jax.Array, first_K: np.ndarray, second_K: np.ndarr
     return jnp.sqrt(jnp.sum((table_VxD[first_K] - table_VxD[second_K]) ** 2, axis=-1))
 
 
-def nearest(
+def nearest_rows(
     table_VxD: jax.Array, row: jax.typing.ArrayLike, count: int, besides: Sequence[int] = ()
 ) -> jax.Array:
     """Return the rows nearest to a row, except itself and `besides`; i32[count]."""

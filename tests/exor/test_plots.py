@@ -212,7 +212,7 @@ def test_align_undoes_rotation_and_shift():
     turns = ortho_group.rvs(4, size=SEEDS, random_state=2)
     assert {1, -1} == set(np.linalg.det(turns).round().astype(int))  # reflections too
     shifts = np.random.default_rng(3).normal(size=(SEEDS, 3, 1, 4))
-    places = plots.align(flat @ turns[:, None] + shifts, reference=2)
+    places = plots.align_tables(flat @ turns[:, None] + shifts, reference=2)
     assert places.shape == (SEEDS, 3, 4, 2)
     np.testing.assert_allclose(places, np.broadcast_to(places[:1], places.shape), atol=1e-12)
     np.testing.assert_allclose(distances(places[0]), distances(flat), atol=1e-12)
@@ -226,7 +226,7 @@ def test_align_undoes_rotation_and_shift():
 @pytest.mark.parametrize("width", [1, 2, 4, 32])
 def test_align_never_lengthens_distances(width):
     tables = np.random.default_rng(0).normal(size=(SEEDS, 3, 4, width))
-    places, true = plots.align(tables, reference=0), distances(tables)
+    places, true = plots.align_tables(tables, reference=0), distances(tables)
     assert np.all(distances(places) <= true + 1e-12)
     last = tables[0, -1] - tables[0, -1].mean(axis=0)
     seen = np.square(np.linalg.svd(last, compute_uv=False)[:2]).sum()  # the principal plane

@@ -9,7 +9,7 @@ import pytest
 from jaxtie.exor import data, theory
 from jaxtie.exor.analysis import exor_constants
 from jaxtie.exor.config import Experiment, Process
-from jaxtie.exor.task import PAIRS, build_contexts, build_swaps, swap_divergence
+from jaxtie.exor.task import PAIR_IDS, build_contexts, build_swaps, swap_divergence
 
 OWN = Process(length=4, zeros=(0.3, 0.7), ones=(0.2, 0.8))
 BY_LABEL = Process(length=4, zeros=(0.3, 0.7), ones=(0.2, 0.8), zeros_by_label=True)
@@ -65,11 +65,11 @@ def brute_force(own: Process, first: int, second: int) -> float:
 @pytest.mark.parametrize(("own", "pair"), [(OWN, "X-Y"), (OWN, "A-B"), (BY_LABEL, "X-Y")])
 def test_swap_divergence_agrees_with_brute_force(own, pair, ordered, x64):
     contexts = build_contexts(own, ordered=ordered)[0]
-    swaps = build_swaps(own, PAIRS[pair], ordered=ordered)
+    swaps = build_swaps(own, PAIR_IDS[pair], ordered=ordered)
     found = swap_divergence(
         jnp.array(logits_of_bags(contexts.tokens_CxL)), jnp.array(contexts.joint_CxV), swaps
     )
-    expected = brute_force(own, *PAIRS[pair])
+    expected = brute_force(own, *PAIR_IDS[pair])
     assert expected > 0.05
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -78,14 +78,14 @@ def test_swap_divergence_of_a_perfect_model_and_of_a_dead_pair(x64):
     own = Process()
     contexts = build_contexts(own, ordered=False)[0]
     perfect = jnp.log(jnp.array(contexts.joint_CxV) + 1e-30)
-    for pair in PAIRS.values():
+    for pair in PAIR_IDS.values():
         assert (
             swap_divergence(perfect, contexts.joint_CxV, build_swaps(own, pair, ordered=False))
             < 1e-12
         )
     dead = Process(zeros=(1.0, 0.0))
     contexts = build_contexts(dead, ordered=False)[0]
-    swaps = build_swaps(dead, PAIRS["X-Y"], ordered=False)
+    swaps = build_swaps(dead, PAIR_IDS["X-Y"], ordered=False)
     assert np.isnan(swap_divergence(perfect, contexts.joint_CxV, swaps))
 
 

@@ -123,7 +123,7 @@ def test_final_table():
     # of each seed as much more as of another
     for arm, more in (("tied+bias", 0), ("untied+bias", 0.5), ("tied", -0.25)):
         results["train_loss"].loc[{"arm": arm, "eval_step": 100}] = first + more
-    table = tables.final_table(results)
+    table = tables.losses_table(results)
     assert table.header[2:] == (
         "tied+bias",
         "untied+bias",
@@ -137,7 +137,7 @@ def test_final_table():
     assert "seeds that diverged" not in rows
     assert {len(row) for row in table.rows} == {len(table.header)}
     results["diverged_at"].loc[{"arm": "untied+bias", "seed": [1, 3]}] = 20
-    diverged = tables.final_table(results).rows[-1]
+    diverged = tables.losses_table(results).rows[-1]
     assert diverged == ("seeds that diverged", "0", "0", "2", "0", "", "")
 
 
@@ -193,6 +193,6 @@ def test_plateau_exit_of_unfinished_results(last):
 
 
 def test_a_sweep_has_decay_factors_at_every_sweep_point():
-    table = tables.decay_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
+    table = tables.distances_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay"
     assert [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

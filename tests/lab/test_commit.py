@@ -54,8 +54,8 @@ def test_committed_results_give_the_tables_of_the_run(results, tmp_path, monkeyp
     for make in (
         lambda runs: claims_table("Claims", runs, claims),
         lambda runs: gap_table(runs, ["made-up"]),
-        lambda runs: tables.decay_table(runs["made-up"]),
-        lambda runs: tables.final_table(runs["made-up"]),
+        lambda runs: tables.distances_table(runs["made-up"]),
+        lambda runs: tables.losses_table(runs["made-up"]),
         lambda runs: tables.plateau_exit_table(runs["made-up"]),
     ):
         (words, numbers), (expected_words, expected) = (

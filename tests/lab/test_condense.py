@@ -8,7 +8,7 @@ from drawing import save_small
 
 from jaxtie import Experiment, run
 from jaxtie.config import Layout
-from jaxtie.exor.tables import decay_table, equivalence_table, mask_table
+from jaxtie.exor.tables import distances_table, equivalence_table, mask_table
 from jaxtie.results import plots
 
 
@@ -74,11 +74,11 @@ def test_cosines_of_pairs_stand_beside_their_distances(trained):
         expected = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
         found = kept["pair_cosine"].sel(at | {"table": table, "pair": pair, "eval_step": 20})
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert decay_table(kept).rows == decay_table(trained).rows
-    (place,) = (i for i, name in enumerate(decay_table(kept).header) if name == "cosine")
+    assert distances_table(kept).rows == distances_table(trained).rows
+    (place,) = (i for i, name in enumerate(distances_table(kept).header) if name == "cosine")
     tied = kept["pair_cosine"].sel(arm="tied", pair="X-Y", table="input", eval_step=20)
-    assert decay_table(kept).rows[0][place].startswith(f"{float(tied.median()):.3f}")
-    assert "cosine" not in decay_table(kept.drop_vars("pair_cosine")).header
+    assert distances_table(kept).rows[0][place].startswith(f"{float(tied.median()):.3f}")
+    assert "cosine" not in distances_table(kept.drop_vars("pair_cosine")).header
 
 
 def test_committed_parts_join_by_seed(trained, tmp_path):

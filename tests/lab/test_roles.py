@@ -17,7 +17,7 @@ def results():
 
 
 def judged(results, *claims: Claim) -> list[str]:
-    return [judgement.verdict for _, judgement in judge_claims(claims, results, {})]
+    return [verdict for verdict, _ in judge_claims(claims, results, {})]
 
 
 def with_roles(results: xr.Dataset) -> xr.Dataset:

@@ -10,18 +10,18 @@ from scipy import stats
 from jaxtie.config import UserError
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import (
-    Comparison,
+    Estimate,
     claim_values,
     claims_table,
-    compare,
+    estimate_of,
     judge,
     judge_claims,
 )
 
 INF, NAN = math.inf, math.nan
-WITHIN, WIDE = Comparison("a", 0.1, 0.2, 0.3), Comparison("b", -1, 0.2, 2)
-BEYOND, BELOW = Comparison("c", 1, 2, 3), Comparison("e", -3, -2, -1)
-ONE_SEED = Comparison("d", NAN, 0.2, NAN)
+WITHIN, WIDE = Estimate("a", 0.1, 0.2, 0.3), Estimate("b", -1, 0.2, 2)
+BEYOND, BELOW = Estimate("c", 1, 2, 3), Estimate("e", -3, -2, -1)
+ONE_SEED = Estimate("d", NAN, 0.2, NAN)
 OPEN, OPEN_BELOW = WITHIN._replace(high=INF), BELOW._replace(low=-INF)
 COST = {"tied": 1, "untied": -1}
 COST_WITH_BIAS = {"tied+bias": 1, "untied+bias": -1}
@@ -50,12 +50,12 @@ def test_rule(compared, bounds, verdict):
 
 def test_several_means_have_wider_intervals():
     values = np.array([1.0, 2.0, 4.0])
-    alone, of_three = compare("a", values), compare("a", values, 3)
+    alone, of_three = estimate_of("a", values), estimate_of("a", values, 3)
     half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
     np.testing.assert_allclose(alone[1:4], values.mean() + half * np.array([-1, 0, 1]), rtol=1e-6)
     assert of_three.low < alone.low and of_three.high > alone.high
-    assert of_three.middle == alone.middle and math.isnan(compare("a", values[:1]).low)
-    diverged = compare("a", np.array([1.0, 2.0, NAN]))
+    assert of_three.middle == alone.middle and math.isnan(estimate_of("a", values[:1]).low)
+    diverged = estimate_of("a", np.array([1.0, 2.0, NAN]))
     assert math.isnan(diverged.low) and diverged.middle == 1.5
 
 
@@ -64,15 +64,15 @@ def test_interval_of_a_median_ends_at_two_of_the_values():
     2.1 %.
     """
     values = np.array([7.0, 1, 3, 2, 5, 4, 6, 9, 8, 1e9])
-    assert compare("a", values, by_median=True)[1:4] == (2, 5.5, 9)
-    assert compare("a", values, 20, by_median=True)[1:4] == (1, 5.5, 1e9)
-    assert math.isnan(compare("a", np.append(values, NAN), by_median=True).low)
+    assert estimate_of("a", values, by_median=True)[1:4] == (2, 5.5, 9)
+    assert estimate_of("a", values, 20, by_median=True)[1:4] == (1, 5.5, 1e9)
+    assert math.isnan(estimate_of("a", np.append(values, NAN), by_median=True).low)
 
 
 def test_intervals_as_text():
-    assert Comparison("a", 1, 2, 3).found == "+2.000 [+1.000, +3.000]"
-    assert Comparison("b", -1, -0.5, 1, is_factor=True).found == "0.61 [0.37, 2.72]"
-    assert Comparison("c", NAN, 2e-4, 0, seeds=1024).found == "+2.0e-04 [–, +0.000], 1,024 seeds"
+    assert Estimate("a", 1, 2, 3).found == "+2.000 [+1.000, +3.000]"
+    assert Estimate("b", -1, -0.5, 1, is_factor=True).found == "0.61 [0.37, 2.72]"
+    assert Estimate("c", NAN, 2e-4, 0, seeds=1024).found == "+2.0e-04 [–, +0.000], 1,024 seeds"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def results():
 
 
 def judged(results, *claims: Claim, others=None) -> list[str]:
-    return [judgement.verdict for _, judgement in judge_claims(claims, results, others or {})]
+    return [verdict for verdict, _ in judge_claims(claims, results, others or {})]
 
 
 def test_verdicts_follow_the_interval(results):
@@ -99,7 +99,7 @@ def test_intervals_are_corrected_for_the_number_of_claims(results):
     """Of ten claims each interval is Student's at 99.5 %."""
     claims = [Claim(str(i), "loss", COST, low=0) for i in range(10)]
     differences = claim_values(results, claims[0]).values.astype(np.float64)
-    _, (_, compared) = judge_claims(claims, results, {})[3]
+    _, compared = judge_claims(claims, results, {})[3]
     low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
     np.testing.assert_allclose([compared.low, compared.high], [low, high])
 
@@ -121,7 +121,7 @@ def test_ratios_are_judged_by_the_median(results):
     distance.loc[place | {"step": 100}] = 3 * decay * distance.sel(place | {"step": 0}) * noise
     distance.loc[place | {"step": 100, "seed": 7}] = 1e6
     three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
-    ((_, (verdict, compared)),) = judge_claims([three], results, {})
+    ((verdict, compared),) = judge_claims([three], results, {})
     assert verdict == "holds" and "3.0" in compared.found
     assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
     x_a = distance.sel(arm="tied", symbol="X", symbol2="A", step=100).values
@@ -137,7 +137,7 @@ def test_a_claim_against_another_experiment_pairs_seeds_and_waits_for_it(results
     assert judged(results, less) == []
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied"}] -= 0.1
-    ((_, (verdict, compared)),) = judge_claims([less], results, {"other": other})
+    ((verdict, compared),) = judge_claims([less], results, {"other": other})
     assert verdict == "holds" and compared.middle == pytest.approx(0.1, abs=1e-6)
 
 

@@ -13,9 +13,8 @@ from jaxtie.results.plots import (
     COLOURS,
     Panel,
     coloured,
+    curves,
     draw_all,
-    draw_mean,
-    draw_median,
     finish_axes,
     with_overview,
     write_frames,
@@ -69,7 +68,7 @@ def test_a_curve_is_the_mean_over_seeds_where_it_was_reached():
     losses = [[1.0, np.nan, 5, np.nan], [3, 4, np.nan, np.nan]]
     values = xr.DataArray(losses, {"step": range(4)}, ("seed", "step"))
     axes = matplotlib.figure.Figure().subplots()
-    draw_mean(axes, values, "red", "mean")
+    curves(axes, {"mean": values})
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 2], [1, 4], [2, 5]])
 
 
@@ -77,7 +76,7 @@ def test_a_curve_of_medians_has_the_band_of_the_sign_test():
     rng = np.random.default_rng(0)
     values = xr.DataArray(rng.standard_normal((20, 3)), {"step": range(3)}, ("seed", "step"))
     axes = matplotlib.figure.Figure().subplots()
-    draw_median(axes, values, "red", "median")
+    curves(axes, {"median": values}, by_median=True)
     band = axes.collections[0].get_paths()[0].vertices
     for step in range(3):
         low, middle, high = median_interval(values.sel(step=step).values)
@@ -85,7 +84,7 @@ def test_a_curve_of_medians_has_the_band_of_the_sign_test():
         edges = band[band[:, 0] == step, 1]
         np.testing.assert_array_equal([edges.min(), edges.max()], [low, high])
     alone = matplotlib.figure.Figure().subplots()
-    draw_median(alone, values.isel(seed=slice(3)), "red", "too few seeds for a band")
+    curves(alone, {"too few seeds for a band": values.isel(seed=slice(3))}, by_median=True)
     assert not alone.collections
 
 

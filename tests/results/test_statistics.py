@@ -19,7 +19,7 @@ from jaxtie.results.statistics import (
     somers_d,
     times_to_level,
 )
-from jaxtie.results.tables import median, with_interval
+from jaxtie.results.tables import format_estimate, format_median
 
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 STEPS = np.array([0, 10, 20, 30, 40])
@@ -71,8 +71,8 @@ def test_outliers_move_no_median():
 def test_medians_as_text():
     """A rank interval at 95 % needs six seeds, and then is their range."""
     values = np.arange(1.0, 7.0)
-    assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
-    assert with_interval(NAN, NAN, NAN, "{:.1e}".format) == "–"
+    assert format_median(values[:5]) == "3.000" and format_median(values) == "3.500 [1.000, 6.000]"
+    assert format_estimate(NAN, NAN, NAN, "{:.1e}".format) == "–"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import xarray as xr
 import jaxtie
 from jaxtie import Experiment
 from jaxtie.config import UserError
-from jaxtie.results.folder import FORMAT, RunFolder
+from jaxtie.results.folder import RUN_FORMAT, RunFolder
 from jaxtie.results.plots import Picture
 from jaxtie.run import command, lifecycle, report
 from jaxtie.training.block_engine import _compile_block
@@ -56,7 +56,7 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     folder, done = finished
     assert done.status == 0, done.error
     config = json.loads((folder / "config.json").read_text())
-    assert (config["format"], config["finished"]) == (FORMAT, True)
+    assert (config["format"], config["finished"]) == (RUN_FORMAT, True)
     assert config["arms"]["untied"]["seed_steps"] == 600
     assert config["experiment"]["task"] == "exor"
     assert config["experiment"]["arms"] == ["tied", "untied"]
@@ -116,7 +116,7 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
 def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"format": FORMAT + 1}))
+    (folder / "config.json").write_text(json.dumps(config | {"format": RUN_FORMAT + 1}))
     before = files(folder)
     for main, arguments in (
         (report.main, [str(folder)]),
@@ -124,7 +124,9 @@ def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished,
     ):
         status, (out, error) = main(arguments), capsys.readouterr()
         assert (status, out, error.count("\n")) == (2, "", 1)
-        assert f"format = {FORMAT + 1}: expected {FORMAT}" in error and "--overwrite" in error
+        assert (
+            f"format = {RUN_FORMAT + 1}: expected {RUN_FORMAT}" in error and "--overwrite" in error
+        )
     with pytest.raises(UserError, match="another version of jaxtie"):
         jaxtie.load(folder)
     assert files(folder) == before

@@ -11,7 +11,7 @@ from bodies import once
 
 import jaxtie
 from jaxtie.config import Arm, Transformer, UserError
-from jaxtie.text.analysis import MASK_VARIABLES
+from jaxtie.text.analysis import MASK_NORMS
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import prepare_corpus, training_batches
 from jaxtie.text.data.tokens import prepare_text
@@ -176,7 +176,7 @@ def test_a_run_records_the_lengths_of_rows_by_role(experiment, tmp_path):
         experiment, prepared=None, arms=("tied", "untied", "tied+gain=mask+learned-scale")
     )
     results = jaxtie.run(own, out=tmp_path / "run", quiet=True)
-    assert {*MASK_VARIABLES} <= {*results} and results.sizes["eval_step"] == 2
+    assert {*MASK_NORMS} <= {*results} and results.sizes["eval_step"] == 2
     tied, untied = (results.sel(arm=arm, eval_step=20) for arm in ("tied", "untied"))
     assert tied["input_mask_norm"] == tied["output_mask_norm"] > 0
     assert untied["input_mask_norm"] != untied["output_mask_norm"]

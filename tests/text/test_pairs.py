@@ -16,7 +16,13 @@ from jaxtie.text import pairs
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
+from jaxtie.text.pairs import (
+    NEAREST_FREQUENCIES,
+    PairContexts,
+    choose_contexts,
+    duplicates_of,
+    matched_pairs,
+)
 from jaxtie.text.task import build_text_model, make_predictions, make_targets
 
 SIZES = {"batch": 8, "length": 16, "buckets": (16,), "words": 6}
@@ -83,7 +89,7 @@ def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
                 math.log(count_V[token] / count_V[like])
             )
             # itself, its twin, and the others that could have been drawn
-            assert closer.sum() <= CLOSE + 2
+            assert closer.sum() <= NEAREST_FREQUENCIES + 2
     again = matched_pairs(3, count_V, drawn, Special(0, 1, 2, 3, 4))
     assert np.array_equal(again, (first_K, second_K))
 

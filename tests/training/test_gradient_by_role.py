@@ -11,7 +11,7 @@ from bodies import once, sample
 
 from jaxtie.config import Arm, Optimizer, Variant
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.task import PAIRS, ExorTask
+from jaxtie.exor.task import PAIR_IDS, ExorTask
 from jaxtie.training.block_engine import BlockEngine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.gradient_by_role import (
@@ -33,7 +33,7 @@ from jaxtie.tying.tie import tie, untie
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-12}
 RATE, DECAY, STEPS = 1e-2, 0.1, 6
 OPTIMIZER = make_optimizer(Optimizer(learning_rate=RATE, eta_min=RATE, weight_decay=DECAY, **ADAM))
-BOTH = [PAIRS["X-Y"], PAIRS["A-B"]]
+BOTH = [PAIR_IDS["X-Y"], PAIR_IDS["A-B"]]
 EXPERIMENT = Experiment(seeds=(3,), steps=20, record_every=5, eval_every=10, roles=True)
 
 

@@ -60,7 +60,7 @@ def test_untied_rows_start_as_those_of_the_untied_output(make, options):
 def test_the_projection_does_not_depend_on_untied_rows():
     heads = [Head(transform="projection", untied_rows=rows) for rows in (None, "mask")]
     made = [
-        make_embedding(head, V, D, tied=True, row_sets=data.ROW_SETS).init(KEY, 0)["params"]
+        make_embedding(head, V, D, tied=True, row_sets=data.EXOR_ROW_SETS).init(KEY, 0)["params"]
         for head in heads
     ]
     jax.tree.map(np.testing.assert_array_equal, made[0]["projection"], made[1]["projection"])
@@ -254,7 +254,7 @@ def test_an_nnx_module_knows_its_rows():
     step()
 
 
-ALL_ROWS = {**data.ROW_SETS, "labels": tuple(range(7))}  # so that a name means all rows
+ALL_ROWS = {**data.EXOR_ROW_SETS, "labels": tuple(range(7))}  # so that a name means all rows
 
 
 def trained_exor(*arms, record_every=100):
@@ -295,7 +295,7 @@ def test_training_in_lanes():
 def test_rows_of_tasks():
     def rows(name):
         arm = Arm.parse(name)
-        made = make_embedding(arm.head, 7, D, tied=arm.tied, row_sets=data.ROW_SETS)
+        made = make_embedding(arm.head, 7, D, tied=arm.tied, row_sets=data.EXOR_ROW_SETS)
         return made.tied, made.untied_rows, made.excluded_rows
 
     assert rows("tied+untie-rows=mask") == (True, (6,), ())

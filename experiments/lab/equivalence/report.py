@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from equivalence import estimators, judgement
 from jaxtie.results import plots
 from jaxtie.results.folder import write_sealed
-from jaxtie.results.tables import Table, number
+from jaxtie.results.tables import Table, format_number
 
 EXACTLY = 1e-9  # rounding of exact distributions
 NAMED = 12  # offenders of each kind that the figure names
@@ -33,9 +33,9 @@ def exact_table(exact: xr.Dataset) -> Table:
     for pair in exact["pair"].values:
         own = exact.sel(pair=pair)
         values = [float(own[name]) for name in ("semantic", "conditional", "bias")]
-        shown = [number(0.0 if abs(value) < EXACTLY else value) for value in values]
+        shown = [format_number(0.0 if abs(value) < EXACTLY else value) for value in values]
         overlap = float(own["overlap"])
-        rows.append((str(pair), *shown, "no overlap" if overlap == 0 else number(overlap)))
+        rows.append((str(pair), *shown, "no overlap" if overlap == 0 else format_number(overlap)))
     note = (
         "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; an output bias"
         " can carry m (nat)."
@@ -89,7 +89,7 @@ def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     rows = [
         (f"near in S, {below} C", str(verdict.conditional_of_semantic)),
         (f"near in C, {below} S", str(verdict.semantic_of_conditional)),
-        ("AUC of synthetic duplicates against unrelated words", number(auc)),
+        ("AUC of synthetic duplicates against unrelated words", format_number(auc)),
         ("pairs distinguished from 0 in S, in C", ", ".join(found)),
         ("errors that all sentences share, of a typical pair, in S, in C", ", ".join(shared)),
     ]

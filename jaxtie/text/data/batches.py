@@ -66,7 +66,7 @@ class Rows(NamedTuple):
         return tokens_BxL
 
 
-class RowBatch(NamedTuple):
+class PaddedRows(NamedTuple):
     """A batch of rows."""
 
     tokens_BxL: np.ndarray  # int32, padded with [PAD]
@@ -88,7 +88,7 @@ class EpochBatches:
     def __init__(
         self,
         plan_epoch: Callable[[int], list[Any]],
-        read: Callable[[Any], RowBatch],
+        read: Callable[[Any], PaddedRows],
         size: int,
         pad: int,
         found: str,
@@ -106,13 +106,13 @@ class EpochBatches:
                 " batch"
             )
 
-    def __getitem__(self, step: int) -> RowBatch:
+    def __getitem__(self, step: int) -> PaddedRows:
         """Return the batch of a step."""
         tokens_BxL, lengths_B = self._read(self._plan(step // self.count)[step % self.count])
         if more := self._size - len(lengths_B):
             tokens_BxL = np.pad(tokens_BxL, ((0, more), (0, 0)), constant_values=self._pad)
             lengths_B = np.pad(lengths_B, (0, more))
-        return RowBatch(tokens_BxL, lengths_B)
+        return PaddedRows(tokens_BxL, lengths_B)
 
 
 def masked_batches(
@@ -147,11 +147,11 @@ def masked_batches(
             batches.append((lengths[-1], left))
         return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
-    def read(planned: tuple[int, np.ndarray]) -> RowBatch:
+    def read(planned: tuple[int, np.ndarray]) -> PaddedRows:
         length, rows_B = planned
         lengths_B = np.minimum(rows.offsets[rows_B + 1] - rows.offsets[rows_B], length - 2)
         tokens_BxL = rows.padded(rows_B, lengths_B, length, special)
-        return RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32))
+        return PaddedRows(tokens_BxL, (lengths_B + 2).astype(np.int32))
 
     return EpochBatches(plan_epoch, read, batch_size, special.pad, f"{rows.count:,} sentences")
 
@@ -180,13 +180,13 @@ def causal_batches(
             blocks = np.random.default_rng((seed, epoch)).permutation(blocks)
         return [blocks[first : first + batch_size] for first in range(0, used, batch_size)]
 
-    def read(blocks_B: np.ndarray) -> RowBatch:
+    def read(blocks_B: np.ndarray) -> PaddedRows:
         at = blocks_B[:, None] * length + np.arange(length + 1)
         row = np.searchsorted(ends, at)  # every row before has added one [SEP]
         separator = ends[row] == at
         tokens = rows.tokens_N[np.where(separator, 0, at - row)].astype(np.int32)
         lengths_B = np.full(len(at), length + 1, np.int32)
-        return RowBatch(np.where(separator, np.int32(special.sep), tokens), lengths_B)
+        return PaddedRows(np.where(separator, np.int32(special.sep), tokens), lengths_B)
 
     found = f"{count:,} blocks of {length} tokens"
     return EpochBatches(plan_epoch, read, batch_size, special.pad, found)

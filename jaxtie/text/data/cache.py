@@ -19,8 +19,8 @@ import filelock
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say, find_damage, write_sums
 
-FORMAT = 1  # of prepared folders; a new one leaves those of older versions unused
-COUNTS = "counts.json"
+CACHE_FORMAT = 1  # of prepared folders; a new one leaves those of older versions unused
+COUNTS_FILE = "counts.json"
 PATIENCE = 2.0  # seconds between two messages
 
 
@@ -30,7 +30,7 @@ def silence(line: str) -> None:
 
 def key(*parts: object) -> str:
     """Name a folder by all that its content depends on, as JSON."""
-    return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([CACHE_FORMAT, *parts]).encode()).hexdigest()[:32]
 
 
 def now_and_then(say: Say) -> Say:
@@ -62,7 +62,7 @@ def once(folder: Path, make: Callable[[Path, Say], dict], say: Say) -> dict:
                     if folder.exists():
                         say(f"{folder} cannot be used ({damage}); preparing it again")
                     _fill(folder, make, now_and_then(say))
-        return json.loads((folder / COUNTS).read_text())
+        return json.loads((folder / COUNTS_FILE).read_text())
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or in_one_line(error)
         raise UserError(
@@ -86,7 +86,7 @@ def _fill(folder: Path, make: Callable[[Path, Say], dict], say: Say) -> None:
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         counts = make(new, say)
-        (new / COUNTS).write_text(json.dumps(counts, indent=1))
+        (new / COUNTS_FILE).write_text(json.dumps(counts, indent=1))
         write_sums(new)
         for path in (*new.iterdir(), new):
             _sync(path)

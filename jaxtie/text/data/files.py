@@ -36,7 +36,7 @@ PIECE = 2**16  # bytes of a line, characters of a paragraph
 LONGEST_WORD = 2**20  # bytes without any white space
 LONGEST_RECORD = 2**26  # bytes of a line of .jsonl
 LONG_LINE = 120  # mean bytes; lines of a paragraph are shorter
-SHOWN = 3  # names in a message
+SHOWN_NAMES = 3  # names in a message
 LINES = "long lines and no blank ones; if each line is a document, add --document line"
 _BLANKS = b" \t\r\v\f"
 _TEXT, _RECORDS = (".txt", ".md"), (".jsonl", ".parquet", ".arrow")
@@ -52,7 +52,7 @@ ABBREVIATIONS = frozenset(
 _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w))""")
 
 
-class Part(NamedTuple):
+class DocumentPart(NamedTuple):
     """A document, or whole paragraphs of it."""
 
     key: bytes  # of the document
@@ -65,8 +65,8 @@ class Source(NamedTuple):
 
     key: str  # hash of the contents
     documents: int  # number of documents
-    counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.Report`
-    read: Callable[[], Iterator[Part]]
+    counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.TextReport`
+    read: Callable[[], Iterator[DocumentPart]]
     notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
     hint: str = ""  # for a user with too few documents or paragraphs
     encodings: tuple[str, ...] = ()  # other than UTF-8, UTF-16 and Latin-1
@@ -102,14 +102,12 @@ class Files(NamedTuple):
     @property
     def key(self) -> str:
         """Hash of the contents in their order; of file names it depends on the formats alone."""
-        ways = [_way(path, self.corpus) for path in self.paths]
-        return cache.key("files", [way + each for way, each in zip(ways, self.hashes)])
-
-
-def _way(path: Path, corpus: Corpus) -> str:
-    if kind_of(path) in _RECORDS:
-        return f"{kind_of(path)} {corpus.field} "
-    return f"{corpus.document} " if corpus.document else ""
+        text, records = f"{self.corpus.document} " * bool(self.corpus.document), self.corpus.field
+        ways = [
+            f"{kind_of(path)} {records} " if kind_of(path) in _RECORDS else text
+            for path in self.paths
+        ]
+        return cache.key("files", list(map("".join, zip(ways, self.hashes))))
 
 
 def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
@@ -197,8 +195,8 @@ def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path]
 
 def _some(names: list[str]) -> str:
     """List the first names and count the others."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - SHOWN_NAMES:,} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more
 
 
 def _below(folder: Path, refuse: Callable[[OSError], None]) -> tuple[list[Path], list[Path]]:
@@ -277,7 +275,7 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
         files.key,
         counts.pop("documents"),
         counts,
-        lambda: _read_all(good, corpus),
+        lambda: itertools.chain.from_iterable(_read(*each, corpus, Reading()) for each in good),
         tuple(notes),
         "; is each line a document? Then add --document line" if may_be_lines else "",
         ("Windows-1252",) if windows_lines else (),
@@ -364,14 +362,9 @@ def key_of(text: str, corpus: Corpus) -> bytes:
     return text.encode() if corpus.split_key == "bytes" else Words().add(text).digest().encode()
 
 
-def _read_all(files: list[tuple[Path, str, bytes]], corpus: Corpus) -> Iterator[Part]:
-    for path, expected, key in files:
-        yield from _read(path, expected, key, corpus, Reading())
-
-
 def _read(
     path: Path, expected: str, key: bytes, corpus: Corpus, reading: Reading
-) -> Iterator[Part]:
+) -> Iterator[DocumentPart]:
     """Yield a file's documents in parts, and check that it is still the same.
 
     `key` is that of the file, where it is one document.
@@ -379,7 +372,7 @@ def _read(
     if kind_of(path) in _RECORDS:
         for text in read_records(path, corpus.field, reading):
             reading.documents += 1
-            yield Part(key_of(text, corpus), text, True)
+            yield DocumentPart(key_of(text, corpus), text, True)
     elif corpus.document:
         is_whole, by_line = corpus.form == "documents", corpus.document == "line"
         read = read_lines if by_line else read_paragraphs
@@ -387,12 +380,12 @@ def _read(
         for text in units:
             if text.strip():
                 reading.documents += 1
-                yield Part(key_of(text, corpus), text, True)
+                yield DocumentPart(key_of(text, corpus), text, True)
     else:
         read = read_whole if corpus.form == "documents" else read_paragraphs
         for text in read(path, reading):
             begins, reading.documents = not reading.documents, 1
-            yield Part(key, text, begins)
+            yield DocumentPart(key, text, begins)
     if _hash(path) != expected:
         raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
 
@@ -412,7 +405,9 @@ def read_records(path: Path, field: str, reading: Reading) -> Iterator[str]:
             continue
         if not isinstance(text, str):
             texts = [name for name, value in record.items() if isinstance(value, str)]
-            expected = f"; expected --text-field {' or '.join(texts[:SHOWN])}" if texts else ""
+            expected = (
+                f"; expected --text-field {' or '.join(texts[:SHOWN_NAMES])}" if texts else ""
+            )
             raise UserError(f"{path}: {where} has no text in a field {field!r}{expected}")
         yield text.encode(errors="replace").decode()  # half a surrogate pair cannot be stored
 

@@ -23,7 +23,7 @@ from jaxtie.config import UserError
 from jaxtie.results.folder import Say
 from jaxtie.text.data import cache
 from jaxtie.text.data.config import Corpus
-from jaxtie.text.data.files import Part, Source, key_of
+from jaxtie.text.data.files import DocumentPart, Source, key_of
 
 # What TFDS says of a data set in another format, with and without a version in its name.
 OTHER_FORMAT = (
@@ -54,12 +54,14 @@ def open_data_set(corpus: Corpus, say: Say) -> Source:
 
     by_bytes = corpus.split_key == "bytes"  # `text` may lack some
 
-    def read() -> Iterator[Part]:
+    def read() -> Iterator[DocumentPart]:
         for split in names:
             for example in splits[split]():
                 text = example[field].decode(errors="replace")
                 if text.strip():
-                    yield Part(example[field] if by_bytes else key_of(text, corpus), text, True)
+                    yield DocumentPart(
+                        example[field] if by_bytes else key_of(text, corpus), text, True
+                    )
 
     key = cache.key("tfds", info.full_name, field, sizes)
     return Source(key, sum(count for _, count, _ in sizes), {}, read)

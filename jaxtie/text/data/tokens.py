@@ -37,7 +37,7 @@ from jaxtie.text.data.vocabulary import (
 )
 from jaxtie.training.devices import cache_folder
 
-SPLITS = ("train", "valid", "test")
+SPLIT_NAMES = ("train", "valid", "test")
 TENTHS = (7, 1, 2)  # of the documents or paragraphs
 SENTENCES_AT_A_TIME = 8192
 CHARACTERS_AT_A_TIME = 2**24
@@ -55,7 +55,7 @@ PUBLISHED_WORDS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class TextReport:
     """Report on a prepared text, printed as two lines."""
 
     files: int = 0  # text files
@@ -93,7 +93,7 @@ class Report:
         between = "one a line" if self.documents_are == "line" else "between blank lines"
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
-            f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
+            f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLIT_NAMES
         )
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
         if not self.sentences and not self.bytes:
@@ -120,7 +120,7 @@ class Text(NamedTuple):
     train: Rows
     valid: Rows
     test: Rows
-    report: Report
+    report: TextReport
     source: str  # hash of the source
     key: str  # hash of all that the tokens depend on
     notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
@@ -157,7 +157,12 @@ def prepare_text(
         loaded = load_vocabulary(Path(corpus.vocab))
     elif vocabulary:
         loaded = parse_vocabulary(vocabulary, name_of(vocabulary))
-    source = _open_source(corpus, cache, say)
+    if corpus.tfds:
+        from jaxtie.text.data.tfds import open_data_set  # heavy
+
+        source = open_data_set(corpus, folders.now_and_then(say))
+    else:
+        source = files.open_files(corpus, cache / "sources", say)
     splitting = _Splitting(source, corpus)
     parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
     if splitting.unit == "document":
@@ -177,29 +182,11 @@ def prepare_text(
             np.memmap(folder / f"{name}.tokens", dtype, "r"),
             np.memmap(folder / f"{name}.offsets", np.int64, "r"),
         )
-        for name in SPLITS
+        for name in SPLIT_NAMES
     )
-    report = Report(**source.counts, **counts)
-    return Text(
-        loaded.tokens,
-        loaded.special,
-        train,
-        valid,
-        test,
-        report,
-        source.key,
-        folder.name,
-        source.notes,
-        loaded.content,
-    )
-
-
-def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
-    if not corpus.tfds:
-        return files.open_files(corpus, cache / "sources", say)
-    from jaxtie.text.data.tfds import open_data_set  # heavy
-
-    return open_data_set(corpus, folders.now_and_then(say))
+    report, keys = TextReport(**source.counts, **counts), (source.key, folder.name)
+    own = loaded.tokens, loaded.special, train, valid, test, report
+    return Text(*own, *keys, source.notes, loaded.content)
 
 
 class _Splitting:
@@ -255,7 +242,7 @@ class _Splitting:
 class Paragraph(NamedTuple):
     """A paragraph; as sentences its white space is single spaces, as documents it is unchanged."""
 
-    split: int  # index in `SPLITS`
+    split: int  # index in `SPLIT_NAMES`
     hash: int
     text: str
     begins: bool  # whether a document begins here
@@ -314,13 +301,13 @@ def _documents(paragraphs: Iterable[Paragraph]) -> Iterator[Segment]:
 
 
 def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say: Say) -> dict:
-    """Write the rows of every split; return counts of a `Report` and the tokens' dtype."""
+    """Write the rows of every split; return counts of a `TextReport` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     counts = Counter(paragraphs=0, sentences=0)
-    rows, tokens, unknown, size, ended = ({name: 0 for name in SPLITS} for _ in range(5))
+    rows, tokens, unknown, size, ended = ({name: 0 for name in SPLIT_NAMES} for _ in range(5))
     is_lossless = splitting.whole
     reserved = [i for name, i in vocabulary.special._asdict().items() if i >= 0 and name != "unk"]
-    hashes = [array("Q") for _ in SPLITS]
+    hashes = [array("Q") for _ in SPLIT_NAMES]
 
     def paragraphs() -> Iterator[Paragraph]:
         for paragraph in splitting.paragraphs():
@@ -331,16 +318,16 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     with contextlib.ExitStack() as stack:
         opened = {
             (name, what): stack.enter_context((new / f"{name}.{what}").open("wb"))
-            for name in SPLITS
+            for name in SPLIT_NAMES
             for what in ("tokens", "offsets")
         }
-        for name in SPLITS:
+        for name in SPLIT_NAMES:
             opened[name, "offsets"].write(np.int64(0).tobytes())
         some = _in_batches((_documents if splitting.whole else _sentences)(paragraphs()))
         for batch in some:
             encoded = vocabulary.encode([segment.text for segment in batch])
             counts["sentences"] += len(batch) * (not splitting.whole)
-            for k, name in enumerate(SPLITS):
+            for k, name in enumerate(SPLIT_NAMES):
                 own = [
                     (segment, row)
                     for segment, row in zip(batch, encoded, strict=True)
@@ -375,7 +362,7 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     repeated = [int(np.isin(each, train).sum()) for each in others]
     return {
         **counts,
-        "repeated": dict(zip(SPLITS[1:], repeated)),
+        "repeated": dict(zip(SPLIT_NAMES[1:], repeated)),
         "rows": rows,
         "tokens": tokens,
         "unknown": unknown,
@@ -400,14 +387,10 @@ def _in_batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield batch
 
 
-def _byte_of() -> dict[str, int]:
-    """Map each character of byte-level vocabularies to its byte, as GPT-2 does."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-BYTE_OF = _byte_of()
+# Character of byte-level vocabularies -> its byte, as GPT-2 does.
+_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _SHOWN]
+BYTE_OF = {chr(b): b for b in _SHOWN} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
 SPACE = {chr(288): " ", "\u2581": " "}  # in byte-level and SentencePiece vocabularies
 
 

@@ -30,7 +30,7 @@ SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 END = "<|endoftext|>"
 ADDED = "<end of document>"  # the last entry, where a vocabulary has none
 # What published vocabularies call the special tokens; the first one that is there counts.
-NAMES = {
+SPECIAL_NAMES = {
     "pad": "[PAD] <pad> <|pad|> <|padding|> <|finetune_right_pad_id|>",
     "unk": "[UNK] <unk> <|unk|>",
     "cls": "[CLS] <s> <bos> <|begin_of_text|> <|startoftext|> <|bos|> <｜begin▁of▁sentence｜>",
@@ -88,7 +88,7 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     """Load a vocabulary from a `tokenizer.json`, or from a `vocab.txt` with an entry a line.
 
     The name of the file decides its format, and errors begin with it. Special tokens are those with
-    one of `NAMES`. A vocabulary in which none ends a document gets one more entry for that.
+    one of `SPECIAL_NAMES`. A vocabulary in which none ends a document gets one more entry for that.
 
     Raises:
       UserError: if it is no vocabulary, or cannot encode unknown words.
@@ -113,7 +113,7 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
 
 
 def _special_of(tokenizer: Tokenizer) -> Special:
-    """Return the first token of each of `NAMES` that a tokenizer has as a special token.
+    """Return the first token of each of `SPECIAL_NAMES` that a tokenizer has as a special token.
 
     WordPiece as a `vocab.txt` has only entries.
     """
@@ -121,7 +121,7 @@ def _special_of(tokenizer: Tokenizer) -> Special:
     known = {each.content: i for i, each in added if each.special} or tokenizer.get_vocab()
     found = {
         name: next((known[each] for each in own.split() if each in known), -1)
-        for name, own in NAMES.items()
+        for name, own in SPECIAL_NAMES.items()
     }
     return Special(**found)
 
@@ -142,11 +142,6 @@ def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
         raise UserError(f"{name}: expected {expected} ({in_one_line(error)})") from error
 
 
-def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
-    entries = tokenizer.get_vocab()
-    return tuple(sorted(entries, key=entries.__getitem__))
-
-
 def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
     """Train WordPiece of at most `size` tokens; return them in the order of their ids.
 
@@ -158,7 +153,13 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str
     """
     tokenizer = wrap_as_bert(models.WordPiece(unk_token="[UNK]"))
     alphabet = _alphabet(tokenizer, texts())
-    within_words = [f"##{letter}" for letter in alphabet if _is_within_words(tokenizer, letter)]
+
+    def is_within_words(letter: str) -> bool:
+        """Return whether words can contain a character; a Chinese one is a word of its own."""
+        between = tokenizer.normalizer.normalize_str(f"a{letter}a")
+        return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
+
+    within_words = [f"##{letter}" for letter in filter(is_within_words, alphabet)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -168,7 +169,8 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts(), trainer)
-    return _in_order(tokenizer)
+    entries = tokenizer.get_vocab()
+    return tuple(sorted(entries, key=entries.__getitem__))
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
@@ -182,12 +184,6 @@ def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
             if tokenizer.pre_tokenizer.pre_tokenize_str(letter):  # no white space
                 seen[letter] += count
     return sorted(sorted(seen, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
-
-
-def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
-    """Return whether words can contain a character; a Chinese one is a word of its own."""
-    between = tokenizer.normalizer.normalize_str(f"a{letter}a")
-    return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 
 def train_bpe(texts: Iterable[str], size: int) -> bytes:

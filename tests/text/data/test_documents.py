@@ -14,7 +14,7 @@ from jaxtie.config import UserError
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.data import files, tokens
 from jaxtie.text.data.batches import Special
-from jaxtie.text.data.tokens import SPLITS, Text, prepare_text
+from jaxtie.text.data.tokens import SPLIT_NAMES, Text, prepare_text
 from jaxtie.text.data.vocabulary import name_of, parse_vocabulary
 
 SMALL = {"vocab_size": 300, "form": "documents"}
@@ -51,7 +51,7 @@ def test_every_byte_comes_back(tmp_path, cache):
     assert text.report.rows == {"train": 8, "valid": 1, "test": 3}
     assert sum(text.report.bytes.values()) == sum(len(each.encode()) for each in texts)
     assert text.special == Special(-1, -1, -1, 0, -1) and text.vocabulary[0] == "<|endoftext|>"
-    for name in SPLITS:
+    for name in SPLIT_NAMES:
         assert not np.any(getattr(text, name).tokens_N == text.special.sep)
     assert sum(text.report.unknown.values()) == 0
 

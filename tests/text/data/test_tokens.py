@@ -19,9 +19,9 @@ from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import (
     BERT_ENTRIES,
     PUBLISHED_WORDS,
-    SPLITS,
-    Report,
+    SPLIT_NAMES,
     Text,
+    TextReport,
     frequent_words,
     prepare_text,
 )
@@ -35,7 +35,7 @@ def test_a_row_is_a_sentence_in_the_order_of_the_text(corpus, vocabulary, cache)
     raw = " ".join(path.read_text() for path in sorted(Path(corpus.paths[0]).glob("*")))
     sentences = map(str.strip, raw.replace("\n", " ").split("."))
     expected = [f"{sentence} .".lower() for sentence in sentences if sentence]
-    found = {row for name in SPLITS for row in words(text, getattr(text, name))}
+    found = {row for name in SPLIT_NAMES for row in words(text, getattr(text, name))}
     assert found == set(expected)
     place = {sentence: i for i, sentence in enumerate(expected)}
     places = [place[row] for row in words(text, text.train) if expected.count(row) == 1]
@@ -124,10 +124,10 @@ def test_copies_of_a_document_are_in_its_split(tmp_path, vocabulary, cache, way)
         (folder / f"{i}.txt").write_text(text)
     COPIES[way](folder / "more", texts)
 
-    def seen(**options: str) -> tuple[list[set[str]], Report]:
+    def seen(**options: str) -> tuple[list[set[str]], TextReport]:
         corpus = Corpus((str(folder),), vocab=vocabulary, **options)
         text = prepare_text(corpus, cache)
-        return [set(words(text, getattr(text, name))) for name in SPLITS], text.report
+        return [set(words(text, getattr(text, name))) for name in SPLIT_NAMES], text.report
 
     (train, valid, test), report = seen()
     assert not (train & valid or train & test or valid & test)
@@ -159,7 +159,7 @@ def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, 
 
     def splits(folder: Path, seed: int) -> list[set[str]]:
         text = prepare_text(Corpus((str(folder),), vocab=vocabulary, split_seed=seed), cache)
-        return [set(words(text, getattr(text, name))) for name in SPLITS]
+        return [set(words(text, getattr(text, name))) for name in SPLIT_NAMES]
 
     assert splits(one, 1) == splits(other, 1) != splits(one, 2)
 
@@ -205,7 +205,7 @@ def test_a_special_token_in_the_text_is_text(tmp_path, own_corpus, vocabulary, c
         prepare_text(Corpus(own_corpus[0].paths, vocab=each), cache) for each in vocabularies
     )
     for text in (plain, marked):
-        for name in SPLITS:
+        for name in SPLIT_NAMES:
             assert not np.isin(getattr(text, name).tokens_N, [0, 2, 3, 4]).any()
     assert plain.key != marked.key and np.array_equal(plain.train.tokens_N, marked.train.tokens_N)
     assert sum(plain.report.unknown.values()) == 6  # the brackets
