@@ -47,17 +47,6 @@ Number = TypeVar("Number", int, "np.ndarray")
 Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
 
 
-def _in_sweep(field: dataclasses.Field) -> tuple[str, Callable[[float], Any] | None]:
-    """Return the name of a field in a sweep and the conversion to its type; None: no number.
-
-    Metadata `sweep` give a field another name and another conversion.
-    """
-    hint = {"int": int, "float": float}.get(str(field.type), field.type)
-    types = get_args(typing.Union[hint, None])  # noqa: UP007, it may be a text
-    convert = float if float in types else int if int in types else None
-    return field.metadata.get("sweep", (field.name, convert if field.init else None))
-
-
 def combinations(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Return every combination of swept values, the last name's fastest."""
     return [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
@@ -425,14 +414,19 @@ class TaskConfig:
         return dataclasses.replace(self, **own)
 
     def _find_field(self, name: str) -> tuple[str, str, str, Callable[[float], Any]]:
-        """Resolve a name of a sweep: return its shortest form, owner, field and conversion."""
-        known = {
-            f"{owner}.{short}".lstrip("."): (owner, field.name, convert)
-            for owner, config in {"": self, **nested(self)}.items()
-            for field in dataclasses.fields(config)
-            for short, convert in (_in_sweep(field),)
-            if convert and (owner, field.name) not in NEVER_SWEPT
-        }
+        """Resolve a name of a sweep: return its shortest form, owner, field and conversion.
+
+        Metadata `sweep` give a field another name and another conversion.
+        """
+        known: dict[str, tuple[str, str, Callable[[float], Any]]] = {}
+        for owner, config in {"": self, **nested(self)}.items():
+            for field in dataclasses.fields(config):
+                hint = {"int": int, "float": float}.get(str(field.type), field.type)
+                types = get_args(typing.Union[hint, None])  # noqa: UP007, it may be a text
+                convert = float if float in types else int if int in types else None
+                short, convert = field.metadata.get("sweep", (field.name, convert))
+                if convert and field.init and (owner, field.name) not in NEVER_SWEPT:
+                    known[f"{owner}.{short}".lstrip(".")] = owner, field.name, convert
         found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
         names = [full.rpartition(".")[2] for full in known]
         expected = ", ".join(found or dict.fromkeys((*self.traced, *names)))

@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,21 +192,18 @@ def inspect_folder(
     if not earlier:
         return None, True
     finished, differences = bool(earlier.get("finished")), folder.differences(experiment, earlier)
-    if differences and not (finished and _extends(experiment, earlier["experiment"], differences)):
+    before = earlier["experiment"]
+    extends = (  # only adds steps or seeds
+        set(differences) <= {"steps", "seeds"}
+        and experiment.steps >= before.get("steps", experiment.steps)
+        and set(experiment.seeds) >= set(before.get("seeds", [None]))
+    )
+    if differences and not (finished and extends):
         raise UserError(
             f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
             "choose another --out, or --overwrite it"
         )
     return earlier, bool(differences) or not finished
-
-
-def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) -> bool:
-    """Whether an experiment only adds steps or seeds to a finished one."""
-    return (
-        set(differences) <= {"steps", "seeds"}
-        and experiment.steps >= earlier.get("steps", experiment.steps)
-        and set(experiment.seeds) >= set(earlier.get("seeds", [None]))
-    )
 
 
 def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
@@ -326,6 +323,7 @@ class _Run:
         from jaxtie.training.trainer import schema_of
 
         folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
+        attributes_of, constants_of = map(experiment.report, ("attributes", "constants"))
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
@@ -341,7 +339,16 @@ class _Run:
             self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            folder.assemble(experiment, schema, self._attributes(), self._report("constants"))
+            attributes = {
+                "task": experiment.task,
+                "experiment": experiment.name,
+                "claim": experiment.claim,
+                "command": self.config["command"],
+                **{f"version_{name}": each for name, each in self.config["versions"].items()},
+                **(attributes_of(experiment) if attributes_of else {}),
+            }
+            constants = constants_of(experiment) if constants_of else {}
+            folder.assemble(experiment, schema, attributes, constants)
             self._write_config()
             if not finished:
                 return False
@@ -373,22 +380,6 @@ class _Run:
                 quiet=self.session.quiet,
             )
             return trainer.train(stopped, report)
-
-    def _attributes(self) -> dict[str, str | int]:
-        """Return the attributes of `results.nc`."""
-        return {
-            "task": self.experiment.task,
-            "experiment": self.experiment.name,
-            "claim": self.experiment.claim,
-            "command": self.config["command"],
-            **{f"version_{name}": number for name, number in self.config["versions"].items()},
-            **self._report("attributes"),
-        }
-
-    def _report(self, name: str) -> dict[str, Any]:
-        """Return the task's own constants or attributes."""
-        own = self.experiment.report(name)
-        return own(self.experiment) if own else {}
 
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)

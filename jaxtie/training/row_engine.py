@@ -123,11 +123,8 @@ def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") ->
 
 def load_carry(shapes: Carry, member: Members) -> Carry:
     """Return the carry of one member on the host; UserError where it is of another model."""
-    return jax.tree.map(lambda x: x[0], unflatten(_stacked(shapes), member.states))
-
-
-def _stacked(shapes: Carry) -> Carry:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: x[0], unflatten(stacked, member.states))
 
 
 def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
