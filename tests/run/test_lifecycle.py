@@ -85,6 +85,11 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     before = files(folder)
     assert command.main([*TINY, "--out", str(folder)]) == 0
     assert f"Report: {folder / 'report.html'}" in capsys.readouterr().out
+    assert command.main([*TINY, "--json", "--out", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["experiment"] == "transformer-small" and found["folder"] == str(folder)
+    assert found["conclusion"][0].startswith("Too short to conclude") and found["claims"] == []
+    assert [row[0] for row in found["table"]["rows"]] == ["tied", "untied"]
     assert files(folder) == before
 
 
@@ -140,7 +145,7 @@ def stopped_at(monkeypatch, without_figures):
     def start(step: int, arm: str, arguments: list[str]) -> int:
         def stop(progress: Progress, *chunk, **named) -> None:
             add(progress, *chunk, **named)
-            updates = progress.before + progress.done.updates
+            updates = progress.before + progress.updates
             if progress.arm == arm and updates >= step * progress.members:
                 os.kill(os.getpid(), signal.SIGINT)
 
