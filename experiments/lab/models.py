@@ -109,9 +109,14 @@ def process_cells(
     arms: Sequence[str],
     shown: Callable[[np.ndarray], str] = lambda stuck_S: f"{np.nanmean(stuck_S):.3f}",
 ) -> tuple[str, ...]:
-    tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
+    losses = (final_loss(results).sel(arm=arm).values for arm in arms)
     stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
-    gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)
+    counts = f"{last_step(results):,}", f"{results.sizes['seed']:,}"
+    return *counts, *map(shown, stuck_AxS), *gap_cells(*losses, stuck_AxS)
+
+
+def gap_cells(first_S: np.ndarray, second_S: np.ndarray, stuck_2xS: np.ndarray) -> tuple[str, str]:
+    """Format the paired difference of losses, over all seeds and over those stuck in neither."""
+    gap_S, off_S = first_S - second_S, (stuck_2xS == 0).all(axis=0)
     off = f"{format_mean(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
-    counts = f"{last_step(results):,}", f"{len(gap_S):,}"
-    return *counts, *map(shown, stuck_AxS), format_mean(gap_S), off
+    return format_mean(gap_S), off

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from models import Runs, final_loss, process_cells
@@ -233,27 +234,26 @@ def draw_final_shares(runs: Runs) -> Figure:
             **dict.fromkeys(ROW_ARMS, place.rows),
         }
         order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
-        for y, arm in enumerate(order):
-            if places[arm] not in runs:
-                axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
-                continue
-            results = unseen(runs[places[arm]])
-            count, (low, share, high) = stuck_share(results, arm)
-            colour = COLOUR[arm.partition("+")[0]]
-            ends = [[share - low], [high - share]]
-            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-            axes.text(
-                np.nan_to_num(high) + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8
-            )
-        axes.set(
-            title=f"{process}, at the end",
-            xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, 1.02),
-            yticks=range(len(order)),
-            yticklabels=order,
-            ylim=(len(order) - 0.5, -0.5),
-        )
+        known = {name: unseen(runs[name]) for name in {*places.values()} & runs.keys()}
+        draw_share_of_each(axes, [(arm, arm, known.get(places[arm])) for arm in order])
+        xlabel = "share of seeds stuck, with its exact 95 % interval"
+        axes.set(title=f"{process}, at the end", xlabel=xlabel, xlim=(-0.02, 1.02))
     return figure
+
+
+def draw_share_of_each(axes: Axes, rows: Sequence[tuple[str, str, xr.Dataset | None]]) -> None:
+    """Draw the final share of stuck seeds with its exact interval: of a label, arm and results."""
+    for y, (_, arm, results) in enumerate(rows):
+        if results is None:
+            axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
+            continue
+        count, (low, share, high) = stuck_share(results, arm)
+        colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
+        axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
+        text = f"{share:.3f}, {count:,} seeds"
+        axes.text(np.nan_to_num(high) + 0.01, y, text, va="center", size=8)
+    axes.set(yticks=range(len(rows)), yticklabels=[label for label, *_ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}

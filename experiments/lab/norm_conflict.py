@@ -11,12 +11,12 @@ import numpy as np
 import xarray as xr
 from commit import read_data, rewritten, tables_by_name
 from matplotlib.figure import Figure
-from models import Runs, final_loss
-from never_targets import draw_for_document, share_interval, stuck_share
+from models import Runs, final_loss, gap_cells
+from never_targets import draw_for_document, draw_share_of_each, share_interval, stuck_share
 
 from jaxtie.exor import analysis
 from jaxtie.results.plots import COLOURS, finish_axes, subplots
-from jaxtie.results.tables import Table, format_mean, last_step
+from jaxtie.results.tables import Table, last_step
 
 EXPERIMENTS = Path(__file__).parents[1]
 PAGE = EXPERIMENTS / "why_seeds_get_stuck.md"
@@ -137,10 +137,9 @@ def gaps(*both: tuple[xr.Dataset, str]) -> tuple[str, str]:
     """Return the gap of one arm to another over the seeds of both, and off the plateau."""
     seeds = np.intersect1d(*(results["seed"] for results, _ in both))
     each = [(results.sel(seed=seeds), arm) for results, arm in both]
-    loss_2xS = np.stack([final_loss(results).sel(arm=arm).values for results, arm in each])
-    stuck_2xS = np.stack([analysis.is_stuck(results).sel(arm=arm).values for results, arm in each])
-    gap_S, off_S = loss_2xS[0] - loss_2xS[1], np.all(stuck_2xS == 0, axis=0)
-    return format_mean(gap_S), f"{format_mean(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
+    losses = [final_loss(results).sel(arm=arm).values for results, arm in each]
+    stuck = [analysis.is_stuck(results).sel(arm=arm).values for results, arm in each]
+    return gap_cells(*losses, np.stack(stuck))
 
 
 def norms_table(runs: Runs) -> Table:
@@ -208,22 +207,14 @@ def draw_shares(runs: Runs) -> Figure:
     }
     figure, (row,) = subplots(1, 3, (16.5, 5.6))
     for axes, (title, names) in zip(row, panels.items()):
-        places = [
-            (name, str(arm)) for name in names if name in runs for arm in runs[name]["arm"].values
+        rows = [
+            (f"{names[name]}{arm}", str(arm), runs[name])
+            for name in names
+            if name in runs
+            for arm in runs[name]["arm"].values
         ]
-        for y, (name, arm) in enumerate(places):
-            seeds, (low, share, high) = stuck_share(runs[name], arm)
-            colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
-            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-            axes.text(high + 0.01, y, f"{share:.3f}, {seeds:,} seeds", va="center", size=8)
-        axes.set(
-            title=title,
-            xlabel="share stuck, exact 95 % interval",
-            xlim=(-0.02, 1.0),
-            yticks=range(len(places)),
-            yticklabels=[f"{names[name]}{arm}" for name, arm in places],
-            ylim=(len(places) - 0.5, -0.5),
-        )
+        draw_share_of_each(axes, rows)
+        axes.set(title=title, xlabel="share stuck, exact 95 % interval", xlim=(-0.02, 1.0))
     return figure
 
 

@@ -12,16 +12,10 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm, names_of
-from jaxtie.results.gradient_by_role import (
-    PUSH_VARIABLES,
-    ROLE_VARIABLES,
-)
+from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.statistics import Times, times_to_level
-from jaxtie.results.tables import (
-    arms_of,
-    last_step,
-)
+from jaxtie.results.tables import arms_of, at_end, last_step
 
 if TYPE_CHECKING:
     from jaxtie.exor.config import Experiment
@@ -254,12 +248,10 @@ def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
     The excess loss is the training loss above the best reachable one.
     """
-    step = last_step(results)
-    excess = results["train_loss"].sel(eval_step=step, drop=True) - results["best_loss"].sel(
-        split="train", drop=True
-    )
+    best = results["best_loss"].sel(split="train", drop=True)
+    excess = at_end(results["train_loss"], results) - best
     return {EXCESS: excess.transpose(*results["diverged_at"].dims)} | {
-        label: values.sel(step=step, drop=True) for label, values in distance_rows(results).items()
+        label: at_end(values, results) for label, values in distance_rows(results).items()
     }
 
 
@@ -319,8 +311,7 @@ def is_stuck(results: xr.Dataset) -> xr.DataArray:
 
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:
     """Return whether a seed is within `SOLVED` of the best loss at the last step, (arm, seed)."""
-    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
-    return end <= _threshold(results, AT_BEST)
+    return at_end(results["train_loss"], results) <= _threshold(results, AT_BEST)
 
 
 def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:

@@ -48,26 +48,26 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     arms = ", ".join(names_of(arms_of(results)))
     if swept(results):
         return _sweep_pictures(results, arms)
-    title = f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands"
-    overview = (
-        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances: {MEDIAN}"
+    pictures = with_overview(
+        _panels(results, arms),
+        f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands",
+        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances:"
+        f" {MEDIAN}",
     )
-    plateau_exit = (
+    pictures["escape"] = Picture(
         "Share of seeds that have left the first plateau, and that have reached the best loss to"
         f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
-        " with 95 % confidence bands; the legend counts seeds at the end"
+        " with 95 % confidence bands; the legend counts seeds at the end",
+        partial(draw_plateau_exit, results),
     )
-    portrait = (
-        "The embeddings in two principal directions at some steps, one row each: a point per seed,"
-        " a line between the two symbols of a pair, a letter at the median; below, median distances"
-        " of X–Y and A–B"
-    )
-    portraits = {"portrait": Picture(portrait, partial(draw_portrait, results))}
-    return with_overview(_panels(results, arms), title, overview) | {
-        "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
-        **(portraits if (results["diverged_at"] < 0).any() else {}),
-        **role_pictures(results),
-    }
+    if (results["diverged_at"] < 0).any():
+        pictures["portrait"] = Picture(
+            "The embeddings in two principal directions at some steps, one row each: a point per"
+            " seed, a line between the two symbols of a pair, a letter at the median; below, median"
+            " distances of X–Y and A–B",
+            partial(draw_portrait, results),
+        )
+    return pictures | role_pictures(results)
 
 
 def _title(results: xr.Dataset) -> str:
@@ -192,9 +192,8 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
 
 def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
     """Return the figures of the final outcomes over each swept hyperparameter."""
-    ends = analysis.outcomes(results)
-    excess = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
-    losses = {"loss above the best reachable": excess}
+    ends, pictures = analysis.outcomes(results), {}
+    losses = {"loss above the best reachable": by_arm(ends[EXCESS])}
     distances = {
         f"{label} embedding": {
             pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
@@ -202,15 +201,13 @@ def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
         }
         for arm, label, table in embeddings_of(results)
     }
-    pictures = {}
     for name in swept(results):
         of = (
             f"at the end, {arms}, by {name}; mean with its 95 % interval and a faint point per seed"
         )
         draw = partial(_draw_outcomes, results, name)
         pictures[f"excess_loss_by_{name}"] = Picture(
-            f"Training loss above the best reachable {of}",
-            partial(draw, losses, EXCESS, COLOURS),
+            f"Training loss above the best reachable {of}", partial(draw, losses, EXCESS, COLOURS)
         )
         pictures[f"distances_by_{name}"] = Picture(
             f"Distances X–Y and A–B in each embedding {of}",

@@ -9,12 +9,7 @@ import xarray as xr
 
 from jaxtie.config import Arm, names_of, number_label
 from jaxtie.exor import analysis
-from jaxtie.exor.analysis import (
-    EXCESS,
-    distance,
-    distance_rows,
-    live_pairs,
-)
+from jaxtie.exor.analysis import EXCESS, distance, distance_rows, live_pairs
 from jaxtie.exor.claims import measured
 from jaxtie.results import statistics
 from jaxtie.results.tables import (

@@ -33,24 +33,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def task_class(results: xr.Dataset) -> type[TaskConfig]:
-    """Return the configuration class of results; the base class if it is not imported.
-
-    Raises:
-      UserError: if the results name no task.
-    """
-    name = results.attrs.get("task")
-    if not isinstance(name, str):
-        raise UserError("results that name no task: did another version write them?")
-    return TASKS.get(name, TaskConfig)
-
-
 def _own(results: xr.Dataset, name: str) -> Callable | None:
     """Return the task's own function for these results; None: take the generic one.
 
-    A task that traces no field has reports of single runs only.
+    A task that is not imported, or traces no field, has none for a sweep.
     """
-    task = task_class(results)
+    task = TASKS.get(results.attrs["task"], TaskConfig)
     return None if swept(results) and not task.traced else task.report(name)
 
 
@@ -108,7 +96,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     Raises:
       UserError: where the task has none.
     """
-    if own := task_class(results).report("animate"):
+    if own := _own(results, "animate"):
         return own(results, folder)
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 

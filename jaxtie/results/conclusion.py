@@ -256,7 +256,7 @@ def sweep_sentences(
 def _best_points(
     choose: xr.DataArray, loss: xr.DataArray, names: Sequence[str], title: str
 ) -> list[str]:
-    """Compare the arms, each where the mean to choose by is lowest; warn of points at an edge."""
+    """Compare the arms, each at the point of its lowest mean of `choose`; warn of edges."""
     best, shown, edges = {}, [], []
     for arm in map(str, loss["arm"].values):
         # NaN, so not the best, where a seed diverged

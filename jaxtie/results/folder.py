@@ -198,7 +198,7 @@ class RunFolder:
         return config
 
     def differences(self, experiment: TaskConfig, config: dict[str, Any]) -> list[str]:
-        """Return the names of the fields, but the claim, in which `experiment` differs."""
+        """Return the names of the fields other than the claim in which `experiment` differs."""
         as_json = json.loads(json.dumps(experiment.as_dict()))
         return differing_fields(as_json | {"claim": ""}, config["experiment"] | {"claim": ""})
 
@@ -295,7 +295,7 @@ class RunFolder:
         write_sealed(target, content.getvalue())
 
     def copy_records(self, arm: str, other: str, last: int) -> None:
-        """Give another arm an arm's records up to the one of number `last`."""
+        """Copy an arm's records, up to number `last`, to another arm."""
         for part in self._parts():
             if part.arm == arm and part.first_record <= last:
                 self._copy(part, other, last + 1 - part.first_record)

@@ -27,7 +27,7 @@ class Variable(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """All variables that members have but `diverged_at`, and labels of their dimensions."""
+    """The variables of members except `diverged_at`, and labels of their dimensions."""
 
     variables: Mapping[str, Variable]
     labels: Mapping[str, Sequence[Any]]
@@ -66,7 +66,7 @@ class Records(NamedTuple):
 
 
 def join_records(parts: Iterable[Records]) -> Iterator[Records]:
-    """Join those that follow each other without a gap and have the same members."""
+    """Join consecutive records of the same members."""
     runs: list[list[Records]] = []
     for each in parts:
         last = runs[-1][-1] if runs else None

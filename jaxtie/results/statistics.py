@@ -188,7 +188,7 @@ def times_to_level(
 def exit_concordance(
     step_T: np.ndarray, times: Times, measure_SxT: np.ndarray, horizon: int
 ) -> np.ndarray:
-    """Ask whether seeds with a smaller measure reach a level next; return a value per seed, (S,).
+    """Return how well a small measure predicts that a seed reaches a level next: (S,).
 
     At step t the seeds at risk have not reached it. Those that reach it by t + `horizon` are
     compared with those that do not, at every t whose horizon ends by the last step. Concordance is

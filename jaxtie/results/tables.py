@@ -126,7 +126,8 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     """
     values = results[reached].where(results["diverged_at"] < 0, 0)
     steps = along_steps(values)
-    complete = np.isfinite(values).all([name for name in values.dims if name != steps])
+    others = [name for name in values.dims if name != steps]
+    complete = xr.apply_ufunc(np.isfinite, values).all(others)
     return int(results[steps].where(complete, 0).max())
 
 
@@ -149,13 +150,12 @@ def arms_of(results: xr.Dataset | xr.DataArray) -> list[Arm]:
 def tied_and_untied(results: xr.Dataset | xr.DataArray) -> tuple[str, str] | None:
     """Return the first pair of arms that differ only in tying, throughout; None without one."""
     arms = [arm for arm in arms_of(results) if arm.untie_at is None and not arm.head.is_partly_tied]
-    pairs = [
+    pairs = (
         (tied.name, untied.name)
-        for tied in arms
-        for untied in arms
+        for tied, untied in itertools.product(arms, arms)
         if tied.tied and not untied.tied and tied.head == untied.head
-    ]
-    return pairs[0] if pairs else None
+    )
+    return next(pairs, None)
 
 
 def reference_arm(results: xr.Dataset | xr.DataArray) -> str:

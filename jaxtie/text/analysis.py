@@ -66,7 +66,7 @@ def text_schema(experiment: "TextExperiment") -> Schema:
         variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)
     if experiment.mask_norms:
         variables |= MASK_NORMS
-    if experiment.looks_at_predictions:
+    if experiment.evaluates_predictions:
         variables |= PREDICTED_VARIABLES
     if experiment.roles:
         variables |= ROLE_VARIABLES

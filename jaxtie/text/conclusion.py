@@ -3,12 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from jaxtie.results.conclusion import (
-    Conclusion,
-    arms_table,
-    gap_sentences,
-    model_in_words,
-)
+from jaxtie.results.conclusion import Conclusion, arms_table, gap_sentences, model_in_words
 from jaxtie.results.tables import Column, format_mean, format_number, last_step
 
 FEW_SEEDS_OF_TEXT = 3
@@ -36,11 +31,8 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     unigram, bigram, four = (
         float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram", "kneser_ney")
     )
-    too_short = (
-        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few"
-        if seeds < FEW_SEEDS_OF_TEXT
-        else ""
-    )
+    few = f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few"
+    too_short = few if seeds < FEW_SEEDS_OF_TEXT else ""
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"
     sentences = gap_sentences(loss, "validation loss", at, too_short)

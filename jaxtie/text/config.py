@@ -29,7 +29,7 @@ from jaxtie.config import (
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text.analysis import text_attributes, text_constants, text_schema
 from jaxtie.text.conclusion import text_conclusion
-from jaxtie.text.corpus import prepare_corpus, training_batches
+from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, training_batches
 from jaxtie.text.data import files
 from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
@@ -124,8 +124,8 @@ class TextExperiment(TaskConfig):
     planted: int = 0
     blanks: float = 0.0
     mask_norms: bool = False
-    # a `jaxtie.text.corpus.PreparedCorpus`, see `prepare`
-    prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
+    # None before `prepare`
+    prepared: PreparedCorpus = dataclasses.field(default=None, repr=False, compare=False)  # type: ignore
 
     def __post_init__(self):
         """Check the values; duplicates become probabilities, a list of words a tuple."""
@@ -223,18 +223,18 @@ class TextExperiment(TaskConfig):
 
     @property
     def word_count(self) -> int:
-        """How many words are looked at."""
+        """Number of evaluated words."""
         return self.words if isinstance(self.words, int) else len(self.words)
 
     @property
-    def looks_at_predictions(self) -> bool:
-        """Whether predictions of words and duplicates are looked at."""
+    def evaluates_predictions(self) -> bool:
+        """Whether predictions of words and duplicates are evaluated."""
         return bool(self.duplicates and self.contexts)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of pairs of words that are looked at, `word_count` of each."""
-        matched = ("matched",) if self.looks_at_predictions else ()
+        """The kinds of evaluated pairs, `word_count` of each."""
+        matched = ("matched",) if self.evaluates_predictions else ()
         return ("duplicate", *matched, "random") if self.duplicates else ("random",)
 
     @property
@@ -257,7 +257,7 @@ class TextExperiment(TaskConfig):
         """
         own: dict[str, Any] = {"corpus": Corpus(), "record_every": 1, "eval_every": 1, "steps": 1}
         untie_rare = any("rarer-half" in arm.head.row_sets for arm in self.arms)
-        if not (self.roles or self.looks_at_predictions or untie_rare):
+        if not (self.roles or self.evaluates_predictions or untie_rare):
             own |= {"half": None, "planted": 0}
         return dataclasses.replace(
             self, name="program", claim="", arms=("tied",), seeds=(0,), **own
@@ -266,7 +266,7 @@ class TextExperiment(TaskConfig):
     def as_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them."""
         if self.prepared is not None:
-            return dataclasses.replace(self, prepared=None).as_dict()
+            return dataclasses.replace(self, prepared=None).as_dict()  # type: ignore[arg-type]
         fields = super().as_dict()
         del fields["prepared"]
         return fields

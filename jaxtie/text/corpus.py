@@ -102,7 +102,7 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
     prepared = prepared._replace(first=first, second=second, validation=validation)
-    if experiment.looks_at_predictions:
+    if experiment.evaluates_predictions:
         contexts = choose_contexts(experiment, text, drawn, first, second)
         prepared = prepared._replace(contexts=contexts)
     return prepared

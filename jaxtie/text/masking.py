@@ -42,9 +42,9 @@ def capacity(tokens: int) -> int:
 def swap(
     key: jax.Array,
     tokens_BxL: jax.Array,
-    words_K: Sequence[int],
-    duplicates_K: Sequence[int],
-    probability: float | Sequence[float] = 0.5,
+    words_K: Sequence[int] | np.ndarray,
+    duplicates_K: Sequence[int] | np.ndarray,
+    probability: float | Sequence[float] | np.ndarray = 0.5,
 ) -> jax.Array:
     """Replace each occurrence of a word by its duplicate with a probability; BxL.
 

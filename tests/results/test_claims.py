@@ -134,7 +134,7 @@ def test_ratios_are_judged_by_the_median(results):
 def test_a_claim_against_another_experiment_pairs_seeds_and_waits_for_it(results):
     less = Claim("costs more than there", "loss", COST, low=0, against="other")
     assert less.expression == "loss: tied − untied, against other"
-    assert judged(results, less) == []
+    assert judged(results, less) == ["no data yet"]
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied"}] -= 0.1
     ((verdict, compared),) = judge_claims([less], results, {"other": other})

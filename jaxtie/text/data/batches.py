@@ -93,7 +93,7 @@ class EpochBatches:
         pad: int,
         found: str,
     ):
-        """Plan the first epoch; UserError, which names the rows that were `found`, without a batch.
+        """Plan the first epoch; UserError, naming the rows `found`, if they do not fill a batch.
 
         `plan_epoch` lists the argument of `read` for each batch of an epoch. `read` returns a batch
         of at most `size` rows; rows of length 0 fill it up with the id `pad`.

@@ -100,7 +100,7 @@ class Corpus:
 
     @property
     def label(self) -> str:
-        """Name of the text for folders: other texts have other ones."""
+        """Name of the text for folders, different for each text."""
         which = json.dumps([self.paths, self.tfds, self.field, self.document])
         name = re.sub(r"[^\w.-]+", "-", self.tfds or Path(*self.paths[:1]).stem)[:40]
         return f"{name}-{hashlib.sha256(which.encode()).hexdigest()[:6]}"

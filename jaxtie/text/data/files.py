@@ -101,7 +101,7 @@ class Files(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Hash of the contents in their order; of file names it depends on the formats alone."""
+        """Hash of the contents in their order; file names count only by their formats."""
         text, records = f"{self.corpus.document} " * bool(self.corpus.document), self.corpus.field
         ways = [
             f"{kind_of(path)} {records} " if kind_of(path) in _RECORDS else text
@@ -139,7 +139,7 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
 
 
 def _refuse_or_skip(error: UserError, skip_bad: bool, count: int, notes: list[str]) -> None:
-    """Raise the error of one of some files, or note it."""
+    """Raise a file's error, or note it if bad files are skipped."""
     if not skip_bad:
         hint = "; or leave such files out by --skip-bad" if count > 1 else ""
         raise UserError(f"{error}{hint}") from error
@@ -171,7 +171,7 @@ def kind_of(path: Path) -> str:
 
 
 def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path], list[str]]:
-    """List the files named and those below folders named that are text by their names, once each.
+    """List the named files, and those below named folders that are text by their names, once each.
 
     Returns:
       The files, and a line for each folder with other files, or files of several kinds.
@@ -584,7 +584,7 @@ def whole_paragraphs(text: str) -> list[str]:
 
 
 def split_paragraphs(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a text, which blank lines end, white space as single spaces."""
+    """Yield the paragraphs between blank lines; white space becomes single spaces."""
     for paragraph in re.split(r"\n\s*\n", text):
         if words := paragraph.split():
             yield " ".join(words)

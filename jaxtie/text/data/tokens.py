@@ -209,7 +209,7 @@ class _Splitting:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
 
     def _units(self) -> Iterator[tuple[int, "Paragraph"]]:
-        """Yield each paragraph after the hash that decides about it."""
+        """Yield each paragraph with the hash that decides its split."""
         for key, text, begins in self.source.read():
             of_document = self._hash(key)
             split = files.whole_paragraphs if self.whole else files.split_paragraphs
@@ -284,7 +284,7 @@ def _sentences(paragraphs: Iterable[Paragraph]) -> Iterator[Segment]:
 
 
 def _documents(paragraphs: Iterable[Paragraph]) -> Iterator[Segment]:
-    """Yield documents as rows, in segments; of a document in several splits its parts in each."""
+    """Yield documents as rows, in segments; a document in several splits is a row in each."""
     split, size = -1, 0
     parts: list[str] = []
     for paragraph in paragraphs:
