@@ -244,9 +244,19 @@ class Layout(NamedTuple):
     fast_start: bool = False
 
 
+class NotInProgram:
+    """In place of a field that a compiled program does not depend on: nothing can compute with it.
+
+    `Task.hparams` of such a configuration has the right shapes, and no values.
+    """
+
+    def __float__(self) -> float:
+        return math.nan
+
+
+NOT_IN_PROGRAM = NotInProgram()
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
 NEVER_SWEPT = {("", name) for name in ("steps", "record_every", "eval_every")}
-NOT_IN_PROGRAMS = object()  # in place of a field that compiled programs do not depend on
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
 
 
@@ -364,7 +374,7 @@ class TaskConfig:
     def program_key(self) -> Any:
         """Return the configuration reduced to the fields that compiled programs depend on.
 
-        A program is compiled from it. The other fields are `NOT_IN_PROGRAMS`, so a task that reads
+        A program is compiled from it. The other fields are `NOT_IN_PROGRAM`, so a task that reads
         one there, instead of its `hparams`, fails.
         """
         key, optimizer = copy.copy(self), copy.copy(self.optimizer)
@@ -372,7 +382,7 @@ class TaskConfig:
         for config in (key, optimizer):
             for name in {"name", "claim", "arms", "seeds", "steps", "sweep", *self.traced}:
                 if hasattr(config, name):
-                    object.__setattr__(config, name, NOT_IN_PROGRAMS)
+                    object.__setattr__(config, name, NOT_IN_PROGRAM)
         return key
 
     @property
