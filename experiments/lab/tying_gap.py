@@ -53,7 +53,7 @@ class GapFit(NamedTuple):
     tau: float
     degrees: int
 
-    def format_mean(self, direction_K: np.ndarray, error: float) -> np.ndarray:
+    def interval(self, direction_K: np.ndarray, error: float) -> np.ndarray:
         """Return low, mean and high of a linear combination."""
         from scipy.stats import t  # heavy
 
