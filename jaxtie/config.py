@@ -36,7 +36,6 @@ from jaxtie.checks import Size as Size
 from jaxtie.checks import check_path as check_path
 from jaxtie.checks import check_size as check_size
 from jaxtie.checks import number_label as number_label
-from jaxtie.checks import real as real
 from jaxtie.checks import size as size
 
 if TYPE_CHECKING:

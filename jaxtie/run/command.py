@@ -16,7 +16,8 @@ import xarray as xr
 
 import jaxtie
 from jaxtie.arms import Arm
-from jaxtie.config import TaskConfig, UserError, check, real
+from jaxtie.checks import UserError, check, real
+from jaxtie.config import TaskConfig
 from jaxtie.exor.config import DATA_STREAMS, Experiment
 from jaxtie.options import (
     argument,
