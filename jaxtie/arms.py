@@ -14,8 +14,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from jaxtie.checks import Size, UserError, check, natural, real
 
 Transform = Literal["half-swap", "shuffle", "projection", "bert-head"]
-
-
 # Of the fields that arms set to a number: what else than numbers above 0 is allowed.
 ABOVE_0 = {"zero": False, "formula": False}
 FROM_0 = {"zero": True, "formula": False}
@@ -24,17 +22,10 @@ SIZE = {"zero": False, "formula": True}
 
 @dataclass(frozen=True)
 class Interventions:
-    """Changes to rows of the embeddings; `jaxtie.training.interventions` defines them.
+    """Changes to rows of the embeddings; `jaxtie.training.interventions` defines each.
 
-    Attributes:
-      learned_scale: multiply all output rows by a learned number.
-      gain, shared_gain, minus: names of the rows that have it.
-      held_rows: name of the rows that all options below are about.
-      input_norm: norm at which they are held as inputs.
-      norm_path: where they are held; of two paths the other one reads them as they are.
-      frozen_direction: keep their initial direction as inputs.
-      direction_rate: factor of their learning rate as inputs.
-      input_decay, output_decay: their weight decay in that role; None: the optimizer's.
+    `gain`, `shared_gain` and `minus` name the rows that have it, `held_rows` those that the options
+    below it are about. A decay of None is the optimizer's.
     """
 
     learned_scale: bool = False

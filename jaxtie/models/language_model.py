@@ -44,9 +44,9 @@ def build_body(
     """
     match sizes:
         case Decoder():
-            of_layers = sizes.layers, sizes.heads, sizes.hidden
-            own = sizes.gated, sizes.weight_std, sizes.end_std
-            return DecoderBody(sizes.width, *of_layers, *own, dtype, attention)
+            stds = sizes.gated, sizes.weight_std, sizes.end_std
+            own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
+            return DecoderBody(*own, *stds, dtype, attention)
         case Transformer():
             own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
             if causal:

@@ -40,30 +40,18 @@ class Image(NamedTuple):
 
 @dataclass
 class Section:
-    """An experiment on the page.
-
-    Attributes:
-      file: experiment file.
-      name, claim: as declared.
-      status: in a few words.
-      error: message, if it failed or was skipped.
-      exit_status: of a command that ran this experiment alone.
-      minutes: duration of the run.
-      facts: label -> text.
-      lines: the conclusion; the first one is the outcome.
-      answer: the table of the conclusion.
-    """
+    """An experiment on the page."""
 
     file: str
     name: str
     claim: str = ""
     status: str = WAITING
-    error: str = ""
-    exit_status: int = 0
+    error: str = ""  # message, if it failed or was skipped
+    exit_status: int = 0  # of a command that ran this experiment alone
     minutes: float | None = None
     facts: dict[str, str] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-    answer: Table | None = None
+    lines: list[str] = field(default_factory=list)  # the conclusion; the outcome first
+    answer: Table | None = None  # of the conclusion
     images: list[Image] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 

@@ -89,9 +89,9 @@ class Progress:
         speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
         if self.tokens:
             speed = f"{(self.tokens - first_tokens) / (now - began):,.0f} tokens/s"
-        loss = f"loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
         left = f"{duration((total - at) / rate)} left"
-        self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}")
+        shown = f"loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
+        self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {shown}")
 
     def add_times(self, times: dict[str, Any], compiling: float, training: float) -> None:
         """Add the times of this session to those of earlier ones, as `config.json` has them.

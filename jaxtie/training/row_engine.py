@@ -165,7 +165,7 @@ def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> 
 def _compile(task: Task, mesh: Mesh) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
-    options = dict(machine.REPEATABLE.get(platform, {}))
+    options: dict[str, Any] = dict(machine.REPEATABLE.get(platform, {}))
     at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
@@ -203,11 +203,12 @@ def _compile(task: Task, mesh: Mesh) -> RowProgram:
         evaluate, in_shardings=replicated, out_shardings=replicated
     ).lower(params)
     single = shared(step, "rows", donate_argnums=0, compiler_options=options)
-    several = single if at_once == 1 else shared(steps, None, "rows", donate_argnums=0)
+    axes = ("rows",) if at_once == 1 else (None, "rows")
+    call = shared(step if at_once == 1 else steps, *axes, donate_argnums=0)
     for length, shape in tokens.items():
         lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
         of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
-        jobs["step", length] = several.lower(shapes, of_call, stream, scalar)
+        jobs["step", length] = call.lower(shapes, of_call, stream, scalar)
         jobs["validate", length] = shared(validate, "rows").lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
