@@ -48,6 +48,7 @@ def test_a_session(place):
 
 
 def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
+    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
     experiment = jaxtie.Experiment(**SHORT)
     whole = jaxtie.run(experiment, quiet=True)
     with monkeypatch.context() as patch:
