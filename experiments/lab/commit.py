@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,10 +44,23 @@ DOCUMENTS = ("README.md", "experiments/README.md")
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
-def read_data(folder: Path) -> dict[str, xr.Dataset]:
-    """Return the committed results by the names of their experiments."""
-    paths = sorted(folder.glob("*.nc"))
-    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in paths}
+class Committed(Mapping[str, xr.Dataset]):
+    """Committed results by the names of their experiments, each read when it is needed."""
+
+    def __init__(self, folder: Path):
+        self._paths = {path.stem: path for path in sorted(folder.glob("*.nc"))}
+        self._known: dict[str, xr.Dataset] = {}
+
+    def __getitem__(self, name: str) -> xr.Dataset:
+        if name not in self._known:
+            self._known[name] = xr.load_dataset(self._paths[name], engine="h5netcdf")
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
@@ -100,7 +113,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     Raises:
       UserError: if an experiment file fails.
     """
-    runs, files = read_data(experiments / "data"), _files_by_name(experiments)
+    runs, files = Committed(experiments / "data"), _files_by_name(experiments)
 
     def claims(*chosen: str) -> Table:
         """Show chosen claims: NAME:NUMBER,NUMBER ..."""
@@ -150,7 +163,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
-    drawn = never_targets.draw_targets_only(read_data(experiments / "data"), experiments)
+    drawn = never_targets.draw_targets_only(Committed(experiments / "data"), experiments)
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))
         drawn.append(never_targets.draw_for_document(draw, experiments / "tying_gap_on_text.png"))
@@ -167,7 +180,7 @@ def rewrite(documents: Sequence[Path], experiments: Path) -> None:
     texts = {document: rewritten(document.read_text(), tables) for document in documents}
     folder = experiments / "results"
     folder.mkdir(exist_ok=True)
-    for name, text in result_pages(experiments, read_data(experiments / "data")).items():
+    for name, text in result_pages(experiments, Committed(experiments / "data")).items():
         texts[folder / name] = text
     for path, text in texts.items():
         path.write_text(text)

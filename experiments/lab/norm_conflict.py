@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from commit import read_data, rewritten, tables_by_name
+from commit import Committed, rewritten, tables_by_name
 from matplotlib.figure import Figure
 from models import Runs, final_loss, gap_cells
 from never_targets import draw_for_document, draw_share_of_each, share_interval, stuck_share
@@ -261,7 +261,7 @@ def page(runs: Runs) -> str:
 
 
 def main() -> None:
-    runs = read_data(EXPERIMENTS / "data")
+    runs = Committed(EXPERIMENTS / "data")
     for name, draw in FIGURES.items():
         print(draw_for_document(partial(draw, runs), EXPERIMENTS / name))
     PAGE.write_text(page(runs))

@@ -42,7 +42,7 @@ def test_committed_results_give_the_tables_of_the_run(results, tmp_path, monkeyp
     """But for the last digit; of many seeds the middle is left out."""
     monkeypatch.setattr(condense, "COURSE_OF_SEEDS", many)
     write_committed(condense.condense_exor(results), tmp_path / "made-up.nc")
-    kept = commit.read_data(tmp_path)["made-up"]
+    kept = commit.Committed(tmp_path)["made-up"]
     assert kept["input_distance"].sizes["step"] == steps < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
     claims = {
@@ -155,7 +155,7 @@ def test_the_documents_are_what_the_command_writes():
     for page in (ROOT / name for name in commit.DOCUMENTS):
         assert commit.rewritten(page.read_text(), known) == page.read_text(), page
     experiments = ROOT / "experiments"
-    pages = result_pages(experiments, commit.read_data(experiments / "data"))
+    pages = result_pages(experiments, commit.Committed(experiments / "data"))
     assert pages.keys() == {path.name for path in (experiments / "results").iterdir()}
     for name, text in pages.items():
         assert (experiments / "results" / name).read_text() == text, name

@@ -6,7 +6,7 @@ import xarray as xr
 from condense import condense_exor, join_seeds, label_geometry, write_committed
 from drawing import save_small
 
-from jaxtie import Experiment, run
+from jaxtie import Experiment, Process, run
 from jaxtie.config import Layout
 from jaxtie.exor.tables import distances_table, equivalence_table, mask_table
 from jaxtie.results import plots
@@ -18,7 +18,13 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "small"
     arms = ("tied", "tied+targets-only", "tied+untie-rows=mask")
     experiment = Experiment(
-        arms=arms, seeds=range(3), steps=20, record_every=10, eval_every=10, mask_logit=True
+        process=Process(length=4),  # sooner compiled
+        arms=arms,
+        seeds=range(3),
+        steps=20,
+        record_every=10,
+        eval_every=10,
+        mask_logit=True,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "save", save_small)

@@ -7,16 +7,14 @@ from pathlib import Path
 import norm_conflict as lab
 import pandas as pd
 import pytest
-from commit import read_data
+from commit import Committed
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return {
-        name: each for name, each in read_data(EXPERIMENTS / "data").items() if name in lab.WHERE
-    }
+    return Committed(EXPERIMENTS / "data")
 
 
 def test_the_page_is_what_the_script_writes(runs):
