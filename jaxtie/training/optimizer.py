@@ -118,7 +118,9 @@ def _in_embedding(names: Sequence[str], params: Tree) -> Tree:
     return mask
 
 
-def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] = ()) -> np.ndarray:
+def decay_factors(
+    optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] = ()
+) -> np.ndarray:
     """Return what weight decay leaves of any difference of parameters by each step, f64[steps].
 
     AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
