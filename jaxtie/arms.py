@@ -73,7 +73,7 @@ class Interventions:
                 needs_tied and (not tied or head.untied_rows is not None)
             ),
             "+targets-only takes these rows out of the output; leave out +gain or +minus": (
-                head.targets_only and bool({self.gain, self.minus} & {*ROW_SETS})
+                head.targets_only and bool({self.gain, self.minus} & {*ROW_NAMES})
             ),
             "+shared-gain contradicts +gain and +input-norm; leave out one": (
                 bool(self.shared_gain and (self.gain or self.input_norm))
@@ -154,7 +154,7 @@ HEAD_NUMBERS = {
     for field in (*dataclasses.fields(Head), *dataclasses.fields(Interventions))
     if field.metadata
 }
-ROW_SETS = ("mask", "labels", "never-targets", "rarer-half")
+ROW_NAMES = ("mask", "labels", "never-targets", "rarer-half")
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 HEAD_ROWS |= {
     name.replace("_", "-"): name for name in ("gain", "shared_gain", "minus", "held_rows")
@@ -191,7 +191,7 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if name == "shuffle" and 0 < natural(value) < 2**16:
         return {"transform": name, "groups": natural(value)}
     if name in HEAD_ROWS and equals:
-        known = ROW_SETS if name.endswith("tie-rows") else (*ROW_SETS, "all")
+        known = ROW_NAMES if name.endswith("tie-rows") else (*ROW_NAMES, "all")
         expected = ", ".join(known)
         check(value in known, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
         return {HEAD_ROWS[name]: value}
