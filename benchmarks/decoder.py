@@ -39,7 +39,7 @@ def make_batches(own: argparse.Namespace) -> list[np.ndarray]:
 def time_jaxtie(own: argparse.Namespace) -> tuple[float, float, int]:
     """Return tokens, seconds and parameters of training, compiled beforehand."""
     from jaxtie.config import Decoder, Head, Optimizer
-    from jaxtie.models.language_model import decoder_model
+    from jaxtie.models.language_model import TextModel, build_body
     from jaxtie.text import masking
     from jaxtie.training.devices import REPEATABLE, flash_attention, start_jax
     from jaxtie.training.optimizer import make_optimizer
@@ -59,7 +59,7 @@ def time_jaxtie(own: argparse.Namespace) -> tuple[float, float, int]:
     )
     sizes = Decoder(layers=own.layers, heads=own.heads, width=own.width)
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.1, b2=0.99, eps=1e-8))
-    model = decoder_model(embedding, sizes, dtype, attention)
+    model = TextModel(embedding, build_body(sizes, dtype=dtype, attention=attention))
 
     def ask(_, tokens):
         return masking.next_tokens(tokens, padding=PAD)

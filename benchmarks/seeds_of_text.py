@@ -25,8 +25,8 @@ import numpy as np
 from text import make_member
 from turns import CHECKOUT, Spread, run_command, take_turns
 
-from jaxtie.config import Head, Optimizer
-from jaxtie.models.language_model import causal_model
+from jaxtie.config import Head, Optimizer, Transformer
+from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.text import masking
 from jaxtie.training.devices import cores, start_jax
 from jaxtie.training.optimizer import make_optimizer
@@ -114,7 +114,8 @@ def compare_ways(options: argparse.Namespace) -> None:
 def make_parts(options: argparse.Namespace) -> tuple[Callable, Callable, np.ndarray]:
     """Return start and step of one member, and tokens (seeds, batches, rows, length)."""
     embedding = make_embedding(Head(), VOCABULARY, WIDTH, tied=True, init_std=0.02, padding=0)
-    model = causal_model(embedding, layers=1, heads=4, feedforward=256)
+    sizes = Transformer(layers=1, heads=4, width=WIDTH, feedforward=256)
+    model = TextModel(embedding, build_body(sizes, causal=True))
     optimizer = make_optimizer(Optimizer(learning_rate=2e-3, weight_decay=0.01))
 
     def ask(key, tokens_BxL):

@@ -113,8 +113,8 @@ def make_model(causal: bool, own: Vocabulary) -> tuple["TextModel", Callable]:
     """Return jaxtie's model, untied, and (key, tokens) -> what it predicts of a batch."""
     import jax
 
-    from jaxtie.config import Head
-    from jaxtie.models.language_model import causal_model, masked_model
+    from jaxtie.config import Head, Transformer
+    from jaxtie.models.language_model import TextModel, build_body
     from jaxtie.text import masking
     from jaxtie.tying.linen import make_embedding
 
@@ -129,8 +129,8 @@ def make_model(causal: bool, own: Vocabulary) -> tuple["TextModel", Callable]:
             return masking.next_tokens(tokens, padding=PAD)
         return masking.mask(mask_key, tokens, **how, room=masking.capacity(tokens.size))
 
-    make = causal_model if causal else masked_model
-    return make(embedding, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
+    sizes = Transformer(LAYERS, HEADS, WIDTH, FEEDFORWARD)
+    return TextModel(embedding, build_body(sizes, causal=causal)), ask
 
 
 def make_member(

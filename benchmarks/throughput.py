@@ -52,10 +52,14 @@ def train(
     program: "BlockProgram", workers: Sequence["jax.Device"], config: Experiment, seconds: float
 ) -> float:
     """Return seed-steps per second over about `seconds` or more; records are fetched."""
-    from jaxtie.training.block_engine import BlockRun, seconds_per_record
+    from jaxtie.training.block_engine import BlockRun
 
     # with fewer records the exact evaluation at the end would weigh more than in a real run
-    records = max(30, round(seconds / seconds_per_record(program, workers, config)))
+    run = BlockRun(program, workers, config, 3 * config.record_every)
+    for chunk in run.chunks(config.members, None):
+        if chunk.first_record <= 1:  # the first may be slow
+            began = time.perf_counter()
+    records = max(30, round(2 * seconds / (time.perf_counter() - began)))
     config = dataclasses.replace(config, steps=records * config.record_every)
     seed_steps = 0
     for chunk in BlockRun(program, workers, config, config.steps).chunks(config.members, None):
@@ -124,13 +128,18 @@ def jaxtie_sides(
 ) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """Return functions that train so many seeds of each arm, and seconds of compiling."""
     from jaxtie.run.experiment_files import load_experiment
-    from jaxtie.training.block_engine import assign_workers, block_size, compile_block, layout_of
+    from jaxtie.training.block_engine import (
+        assign_workers,
+        compile_block,
+        layout_of,
+        members_per_block,
+    )
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}
     for model, arm, seeds in itertools.product(models, arms, numbers):
         declared = load_experiment(declaration_of(model))
         config = dataclasses.replace(declared, seeds=tuple(range(seeds)))
-        block = block_size(layout_of(config, devices[0].platform), seeds)
+        block = members_per_block(layout_of(config, devices[0].platform), seeds)
         workers = assign_workers(seeds, block, devices, cores())
         began = time.perf_counter()
         # again: kept, at no time

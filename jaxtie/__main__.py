@@ -1,21 +1,15 @@
 """Run `jaxtie COMMAND`; the help and the version need no other module."""
 
 import os
-import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jaxtie
+from jaxtie.checks import suggest
 from jaxtie.shutdown import leave
 
-COMMANDS = {
-    "run": "jaxtie.run.command:main",
-    "compare": "jaxtie.compare.command:main_compare",
-    "advise": "jaxtie.advise.command:main_advise",
-    "audit": "jaxtie.audit.command:main_audit",
-    "report": "jaxtie.run.report:main",
-}
+COMMANDS = ("run", "compare", "advise", "audit", "report")
 HELP = """usage: jaxtie COMMAND [OPTIONS]
 
 Should a language model share one embedding table between its input and its output?
@@ -33,22 +27,45 @@ In Python: import jaxtie; help(jaxtie).
 """
 
 
-def _find_main(arguments: list[str]) -> Callable[[], int]:
-    """Return the function that runs a command line and returns its exit status."""
-    command, *rest = arguments or ["--help"]
-    if command in ("-h", "--help", "--version"):
-        if rest:
-            print(f"jaxtie: {rest[0]!r}: expected nothing after {command}", file=sys.stderr)
-            return lambda: 2
-        print(f"jaxtie {jaxtie.__version__}" if command == "--version" else HELP, end="\n")
-        return lambda: 0
-    if command not in COMMANDS:
-        print(f"jaxtie: {command!r}: expected one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return lambda: 2
+def _main_of(command: str) -> Callable[[Sequence[str]], int]:
+    """Import the function that runs a command with its options; it returns the exit status."""
+    if command == "run":
+        from jaxtie.run.command import main
+
+        return main
+    if command == "compare":
+        from jaxtie.compare.command import main_compare
+
+        return main_compare
+    if command == "advise":
+        from jaxtie.advise.command import main_advise
+
+        return main_advise
     if command == "audit":
         # More BLAS threads than one would wait for each other. Set before NumPy is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return partial(pkgutil.resolve_name(COMMANDS[command]), rest)
+        from jaxtie.audit.command import main_audit
+
+        return main_audit
+    from jaxtie.run.report import main as main_report
+
+    return main_report
+
+
+def _find_main(arguments: list[str]) -> Callable[[], int]:
+    """Return the function that runs a command line and returns its exit status."""
+    command, *rest = arguments or ["--help"]
+    if command in COMMANDS:
+        return partial(_main_of(command), rest)
+    wrong = f"expected one of {', '.join(COMMANDS)}{suggest(command, COMMANDS)}"
+    if command in ("-h", "--help", "--version"):
+        wrong = f"expected nothing after {command}"
+        if not rest:
+            print(f"jaxtie {jaxtie.__version__}" if command == "--version" else HELP)
+            return lambda: 0
+        command = rest[0]
+    print(f"jaxtie: {command!r}: {wrong}", file=sys.stderr)
+    return lambda: 2
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Declare experiments: arms, heads, optimizer, model sizes. Imports no jax.
+"""Declare experiments: model sizes, optimizer, arms, sweeps. Imports no jax.
 
 An invalid value raises `UserError`, one line that names the value and the expected ones.
 """
@@ -7,175 +7,48 @@ import copy
 import dataclasses
 import itertools
 import math
-import re
-import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
+
+from jaxtie.arms import Arm, Interventions, Variant, names_of
+from jaxtie.arms import Head as Head
+from jaxtie.checks import (
+    SEEDS,
+    UserError,
+    check,
+    check_positive_integers,
+    check_range,
+    check_seed,
+    is_integer,
+    is_number,
+    make_plain,
+    natural,
+    nested,
+    plain,
+    suggest,
+)
+from jaxtie.checks import MissingInputError as MissingInputError
+from jaxtie.checks import Size as Size
+from jaxtie.checks import check_path as check_path
+from jaxtie.checks import check_size as check_size
+from jaxtie.checks import number_label as number_label
+from jaxtie.checks import size as size
 
 if TYPE_CHECKING:
     import numpy as np
 
-SEEDS = 2**32  # number of valid seeds
 MOST_SEEDS = 2**24  # of one run
 Number = TypeVar("Number", int, "np.ndarray")
 Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
-Size = float | str  # a number, or one of FORMULAS
-# of n words and width D
-FORMULAS: dict[str, Callable[[int, int], float]] = {
-    "sqrt(D)": lambda n, D: D**0.5,
-    "1/sqrt(D)": lambda n, D: D**-0.5,
-    "log(n)/D": lambda n, D: math.log(n) / D,
-}
-
-
-class UserError(ValueError):
-    """An error of a user, in one line: the value, the expected ones and what to do."""
-
-
-class MissingInputError(UserError):
-    """An experiment lacks an input that was not given, such as a text."""
-
-
-def check(holds: bool, message: str) -> None:
-    """Raise UserError with the message unless the condition holds."""
-    if not holds:
-        raise UserError(message)
-
-
-def check_path(path: Path) -> None:
-    """Raise UserError unless it is a regular file or a folder: others may be read for ever."""
-    check(path.exists(), f"{path}: no such file or folder")
-    check(
-        path.is_file() or path.is_dir(),
-        f"{path}: is a pipe, a device or a socket; expected a file or a folder",
-    )
-
-
-def plain(value: Any) -> Any:
-    """Return numbers and arrays of NumPy, also within tuples and lists, as Python's."""
-    if getattr(value, "ndim", None) == 0:
-        return value.item()
-    if hasattr(value, "tolist"):
-        return tuple(map(plain, value))
-    return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
-
-
-def nested(config: Any) -> dict[str, Any]:
-    """Return the configurations that are fields of another one, by name."""
-    own = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
-    return {
-        name: value for name, value in own.items() if hasattr(type(value), "__dataclass_fields__")
-    }
-
-
-def make_plain(config: Any) -> None:
-    """Make the values of a configuration `plain`, also of those nested in it."""
-    for each in dataclasses.fields(config):
-        if each.compare:
-            object.__setattr__(config, each.name, plain(getattr(config, each.name)))
-    for value in nested(config).values():
-        make_plain(value)
-
-
-def is_number(value: object) -> typing.TypeGuard[float]:
-    """Whether it is a finite number; a bool is none."""
-    most = sys.float_info.max
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
-
-
-def is_integer(value: object) -> typing.TypeGuard[int]:
-    """Whether it is an integer; a bool is none."""
-    return is_number(value) and isinstance(value, int)
-
-
-def number_label(value: float) -> str:
-    """Return the shortest text of a number that other numbers do not have."""
-    short = f"{value:g}"
-    return short if float(short) == value else str(value)
-
-
-def _in_sweep(field: dataclasses.Field) -> tuple[str, Callable[[float], Any] | None]:
-    """Return the name of a field in a sweep and the conversion to its type; None: no number.
-
-    Metadata `sweep` give a field another name and another conversion.
-    """
-    hint = {"int": int, "float": float}.get(str(field.type), field.type)
-    types = get_args(typing.Union[hint, None])  # noqa: UP007, it may be a text
-    convert = float if float in types else int if int in types else None
-    return field.metadata.get("sweep", (field.name, convert if field.init else None))
 
 
 def combinations(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Return every combination of swept values, the last name's fastest."""
     return [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
-
-
-def check_positive_integers(owner: object, *names: str) -> None:
-    """Raise UserError unless these attributes are integers above 0."""
-    for name in names:
-        value = getattr(owner, name)
-        check(is_integer(value) and value > 0, f"{name} = {value!r}: expected a positive integer")
-
-
-def check_range(
-    owner: object, name: str, low: float, high: float = math.inf, *, include_low: bool = True
-) -> None:
-    """Raise UserError unless an attribute is a number from `low` to below `high`."""
-    value = getattr(owner, name)
-    inside = is_number(value) and low <= value < high
-    expected = f"at least {low}" if include_low else f"above {low}"
-    expected += "" if high == math.inf else f" and below {high}"
-    check(
-        inside and (include_low or value > low), f"{name} = {value!r}: expected a number {expected}"
-    )
-
-
-def check_seed(seed: int, name: str | None = None) -> None:
-    """Raise UserError unless it can seed a random stream; `name`: of the field, for the message."""
-    shown = f"seed {seed!r}" if name is None else f"{name} = {seed!r}"
-    check(
-        is_integer(seed) and 0 <= seed < SEEDS, f"{shown}: expected an integer in 0...{SEEDS - 1}"
-    )
-
-
-def check_size(name: str, value: Size) -> None:
-    """Raise UserError unless it is a number above 0 or a formula."""
-    check(
-        value > 0 if is_number(value) else value in FORMULAS,
-        f"{name} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}",
-    )
-
-
-def size(value: Size, vocabulary: int, width: int) -> float:
-    """Return a number as it is, and the value of a formula for a vocabulary and a width.
-
-    Raises:
-      ValueError: if there is no such formula.
-    """
-    if not isinstance(value, str):
-        return value
-    if value not in FORMULAS:
-        raise ValueError(f"a size is {value!r}; expected a number or one of {', '.join(FORMULAS)}")
-    return FORMULAS[value](vocabulary, width)
-
-
-def natural(text: str) -> int:
-    """Return the integer that a text of at most ten ASCII digits is, -1 for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
-
-
-def real(text: str) -> float:
-    """Return the finite number that a text of ASCII digits is; ValueError for any other text."""
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE):
-        raise ValueError(f"{text!r}: expected a number")
-    if math.isinf(number := float(text)):
-        raise ValueError(f"{text!r}: expected a smaller number")
-    return number
 
 
 @dataclass(frozen=True)
@@ -299,335 +172,6 @@ class Mixer:
 Body = Transformer | LSTM | Mixer
 
 
-Transform = Literal["half-swap", "shuffle", "projection", "bert-head"]
-
-
-# Of the fields that arms set to a number: what else than numbers above 0 is allowed.
-ABOVE_0 = {"zero": False, "formula": False}
-FROM_0 = {"zero": True, "formula": False}
-SIZE = {"zero": False, "formula": True}
-
-
-@dataclass(frozen=True)
-class Interventions:
-    """Changes to rows of the embeddings; `jaxtie.training.interventions` defines them.
-
-    Attributes:
-      learned_scale: multiply all output rows by a learned number.
-      gain, shared_gain, minus: names of the rows that have it.
-      held_rows: name of the rows that all options below are about.
-      input_norm: norm at which they are held as inputs.
-      norm_path: where they are held; of two paths the other one reads them as they are.
-      frozen_direction: keep their initial direction as inputs.
-      direction_rate: factor of their learning rate as inputs.
-      input_decay, output_decay: their weight decay in that role; None: the optimizer's.
-    """
-
-    learned_scale: bool = False
-    gain: str | None = None
-    shared_gain: str | None = None
-    minus: str | None = None
-    held_rows: str = "mask"
-    input_norm: float | None = field(default=None, metadata=ABOVE_0)
-    norm_path: Literal["both", "residual", "qkv"] = "both"
-    frozen_direction: bool = False
-    direction_rate: float = field(default=1.0, metadata=ABOVE_0)
-    input_decay: float | None = field(default=None, metadata=FROM_0)
-    output_decay: float | None = field(default=None, metadata=FROM_0)
-
-    @property
-    def row_sets(self) -> tuple[str, ...]:
-        """Names of the sets of rows that the options refer to."""
-        held = {self.input_norm, self.input_decay, self.output_decay} != {None}
-        named = [self.gain, self.shared_gain, self.minus, self.held_rows if held else None]
-        named += ["all"] * self.learned_scale
-        return tuple(name for name in named if name)
-
-    def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
-        """Return error -> whether an arm that starts tied, or untied, has it."""
-        rows, rate, sometimes = self.held_rows, self.direction_rate != 1, self.norm_path != "both"
-        decays = {self.input_decay, self.output_decay} != {None}
-        covering = (rows,) if rows == "all" else (rows, "never-targets")
-        untied = head.untied_rows in covering if tied else not head.tied_rows
-        needs_norm = self.frozen_direction or rate or sometimes
-        needs_tied = bool(self.shared_gain or self.minus)
-        return {
-            "+frozen-direction, +direction-rate, +residual-only and +qkv-only need +input-norm=X": (
-                needs_norm and self.input_norm is None
-            ),
-            "+held-rows needs +input-norm=X, +input-decay=X or +output-decay=X": (
-                rows != "mask" and self.input_norm is None and not decays
-            ),
-            "a frozen row has no rate and no decay; leave out +direction-rate and +input-decay": (
-                self.frozen_direction and (rate or self.input_decay is not None)
-            ),
-            f"+direction-rate, +input-decay and +output-decay need an untied {rows}": (
-                (rate or decays) and not untied
-            ),
-            "+shared-gain and +minus are for rows that are tied": (
-                needs_tied and (not tied or head.untied_rows is not None)
-            ),
-            "+targets-only takes these rows out of the output; leave out +gain or +minus": (
-                head.targets_only and bool({self.gain, self.minus} & {*ROW_SETS})
-            ),
-            "+shared-gain contradicts +gain and +input-norm; leave out one": (
-                bool(self.shared_gain and (self.gain or self.input_norm))
-            ),
-        }
-
-
-@dataclass(frozen=True)
-class Head:
-    """Options of the embeddings and the logits, and of how the embeddings are trained.
-
-    `jaxtie.Embedding` describes the fields that it has, too; `make_embedding` passes them on.
-
-    Attributes:
-      decayed_bias: apply weight decay to the output bias.
-      groups: of the channel shuffle.
-      init_std: None: the experiment's.
-      table_rate: factor of the learning rate of the embeddings.
-      input_rate, output_rate: further factors of either embedding of an untied model.
-      table_decay: factor of the weight decay of the embeddings.
-      untied_rows: name of the rows that a tied model unties; the task knows their ids.
-      tied_rows: name of the rows that an untied model ties.
-      targets_only: exclude tokens that are never a target from the predictions.
-      interventions: on rows.
-    """
-
-    bias: bool = False
-    decayed_bias: bool = True
-    transform: Transform | None = None
-    groups: int = 2
-    init_std: Size | None = field(default=None, metadata=SIZE)
-    input_scale: Size | None = field(default=None, metadata=SIZE)
-    logit_scale: Size | None = field(default=None, metadata=SIZE)
-    input_gradient: float = field(default=1.0, metadata=FROM_0)
-    output_gradient: float = field(default=1.0, metadata=FROM_0)
-    logit_softcap: float | None = field(default=None, metadata=ABOVE_0)
-    table_rate: float = field(default=1.0, metadata=ABOVE_0)
-    input_rate: float = field(default=1.0, metadata=ABOVE_0)
-    output_rate: float = field(default=1.0, metadata=ABOVE_0)
-    table_decay: float = field(default=1.0, metadata=FROM_0)
-    start: Literal["input", "output"] = "input"
-    untied_rows: str | None = None
-    tied_rows: str | None = None
-    targets_only: bool = False
-    interventions: Interventions = Interventions()
-
-    @property
-    def is_partly_tied(self) -> bool:
-        """Whether only some rows are tied."""
-        return self.untied_rows is not None or self.tied_rows is not None
-
-    @property
-    def row_sets(self) -> tuple[str, ...]:
-        """Names of the sets of rows that the options refer to."""
-        named = (self.untied_rows, self.tied_rows, "never-targets" if self.targets_only else None)
-        return (*filter(None, named), *self.interventions.row_sets)
-
-    @property
-    def divisor(self) -> int:
-        """Number that must divide the width."""
-        return {"half-swap": 2, "shuffle": self.groups}.get(self.transform or "", 1)
-
-
-# Options as arms write them: without a value, with a number, with the name of a set of rows.
-HEAD_FLAGS: dict[str, dict[str, Any]] = {
-    "bias": {"bias": True},
-    "undecayed-bias": {"bias": True, "decayed_bias": False},
-    "output-start": {"start": "output"},
-    "targets-only": {"targets_only": True},
-    "learned-scale": {"learned_scale": True},
-    "frozen-direction": {"frozen_direction": True},
-    "residual-only": {"norm_path": "residual"},
-    "qkv-only": {"norm_path": "qkv"},
-    **{name: {"transform": name} for name in get_args(Transform)},
-}
-HEAD_NUMBERS = {
-    field.name.replace("_", "-"): field.metadata
-    for field in (*dataclasses.fields(Head), *dataclasses.fields(Interventions))
-    if field.metadata
-}
-ROW_SETS = ("mask", "labels", "never-targets", "rarer-half")
-HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
-HEAD_ROWS |= {
-    name.replace("_", "-"): name for name in ("gain", "shared_gain", "minus", "held_rows")
-}
-# Formulas as arms write them, since the name of an arm becomes part of file names.
-ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
-SHARE_ERROR = Fraction(1, 20)  # of the run, by which the record of untying may miss its share
-EXPECTED_ARM = (
-    "expected tied, untied, untied@STEP or untied@2/3 (of the run), comma-separated; a head's"
-    " options stand before the @, as in untied+bias@STEP"
-)
-
-
-def _parse_head(options: Sequence[str], arm: str) -> Head:
-    """Return the head of an arm's options."""
-    fields: dict[str, Any] = {}
-    for option in options:
-        new = _parse_head_option(option, arm)
-        check(
-            not new.keys() & fields.keys(),
-            f"arm {arm!r}: +{option} repeats or contradicts an earlier option; leave out one",
-        )
-        fields |= new
-    names = {each.name for each in dataclasses.fields(Interventions)} & fields.keys()
-    interventions = Interventions(**{name: fields.pop(name) for name in names})
-    return Head(**fields, interventions=interventions)
-
-
-def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
-    """Return the fields that one option sets."""
-    name, equals, value = option.partition("=")
-    if option in HEAD_FLAGS:
-        return HEAD_FLAGS[option]
-    if name == "shuffle" and 0 < natural(value) < 2**16:
-        return {"transform": name, "groups": natural(value)}
-    if name in HEAD_ROWS and equals:
-        known = ROW_SETS if name.endswith("tie-rows") else (*ROW_SETS, "all")
-        expected = ", ".join(known)
-        check(value in known, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
-        return {HEAD_ROWS[name]: value}
-    if name in HEAD_NUMBERS and equals:
-        return {name.replace("-", "_"): _parse_number(name, value, arm)}
-    numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)
-    expected = ", ".join((*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows))
-    raise UserError(f"arm {arm!r}: +{option} is no option of a head; expected {expected}")
-
-
-def _parse_number(name: str, text: str, arm: str) -> Size:
-    """Return the value of an option: a number, or a formula where one is allowed."""
-    zero, formula = HEAD_NUMBERS[name]["zero"], HEAD_NUMBERS[name]["formula"]
-    if formula and text in ARM_FORMULAS:
-        return ARM_FORMULAS[text]
-    try:
-        value = real(text)
-    except ValueError:
-        value = math.nan
-    expected = "a number of at least 0" if zero else "a number above 0"
-    expected += f" or one of {', '.join(ARM_FORMULAS)}" if formula else ""
-    valid = value > 0 or (zero and value == 0)
-    check(valid, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
-    return value
-
-
-def _parse_step(text: str) -> int | Fraction:
-    """Read a step, or a share of the run such as 2/3; -1 for any other text."""
-    part, slash, whole = text.partition("/")
-    if not slash:
-        return natural(text)
-    share = Fraction(max(natural(part), 0), max(natural(whole), 1))
-    return share if 0 < share < 1 else -1
-
-
-@dataclass(frozen=True, repr=False)
-class Arm:
-    """One of the configurations that an experiment compares, all else equal; its name says all.
-
-    Raises UserError if the name is invalid.
-
-    Attributes:
-      name: as declared and shown: `tied`, `untied` or `untied@STEP`, with `+OPTION`s of the head
-        before the @. An experiment turns a share of the run, as in `untied@2/3`, into a step.
-      tied: whether all rows are tied at the start.
-      untie_at: step from which on the embeddings are untied, or a share of the run below 1; None:
-        never, or from the start.
-      share: of the run, if the arm was declared by it: kept when the number of steps changes.
-      head: further options of the embeddings and the logits.
-    """
-
-    name: str
-    tied: bool = field(init=False)
-    untie_at: int | Any = field(init=False)  # Any: None, or a Fraction until `resolved`
-    share: Fraction | None = field(init=False, compare=False)
-    head: Head = field(init=False)
-
-    @classmethod
-    def parse(cls, name: "str | Arm") -> "Arm":
-        """Return the arm of a name, and an arm as it is; UserError if the name is invalid."""
-        return name if isinstance(name, Arm) else cls(name)
-
-    def __post_init__(self):
-        """Parse the name."""
-        name = self.name
-        check(isinstance(name, str), f"arm {name!r}: {EXPECTED_ARM}")
-        whole, at, step = name.partition("@")
-        start, *options = whole.split("+")
-        untie_at = _parse_step(step)
-        valid = start in ("tied", "untied") and (not at or (start == "untied" and untie_at > 0))
-        check(valid, f"arm {name!r}: {EXPECTED_ARM}")
-        head, always_tied = _parse_head(options, name), start == "tied"
-        partly, own_start = head.is_partly_tied, head.start != "input"
-        faults = {
-            "rows are tied from start to end; leave out @STEP": partly and at,
-            "all rows are untied; +untie-rows is for a tied table": head.untied_rows
-            and not always_tied,
-            "all rows are tied; +tie-rows is for an untied table": head.tied_rows and always_tied,
-            "own rows start as the output table's; leave out +output-start": partly and own_start,
-            "a tied table has one learning rate; give +table-rate": (always_tied or at or partly)
-            and not head.input_rate == head.output_rate == 1,
-            "an untied model starts with both tables; +output-start is for a tied one": own_start
-            and not (always_tied or at),
-            "interventions on rows last from start to end; leave out @STEP": at
-            and dataclasses.replace(head.interventions, learned_scale=False) != Interventions(),
-            **head.interventions.faults(tied=always_tied, head=head),
-        }
-        for fault, is_there in faults.items():
-            check(not is_there, f"arm {name!r}: {fault}")
-        object.__setattr__(self, "tied", (always_tied or bool(at)) and not partly)
-        object.__setattr__(self, "untie_at", untie_at if at else None)
-        object.__setattr__(self, "share", untie_at if isinstance(untie_at, Fraction) else None)
-        object.__setattr__(self, "head", head)
-
-    @property
-    def variant(self) -> "Variant":
-        """What its program depends on, at the start."""
-        return Variant(self.tied, self.head)
-
-    @property
-    def untied_from(self) -> int | None:
-        """Step from which on the embeddings are untied; None if never."""
-        return self.untie_at if self.tied else 0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the head has no options."""
-        return self.head == Head()
-
-    def resolved(self, steps: int, record_every: int) -> "Arm":
-        """Return the arm that unties at its share of the steps, or UserError without a record."""
-        if self.share is None:
-            return self
-        step = record_every * max(1, round(self.share * steps / record_every))
-        check(
-            abs(Fraction(step, steps) - self.share) <= SHARE_ERROR,
-            f"arm {self}: {self.share} of {steps} steps: the nearest record, {step}, is"
-            f" {step / steps:.2f} of them; expected a smaller record_every",
-        )
-        arm = self.at(step)
-        object.__setattr__(arm, "share", self.share)
-        return arm
-
-    def at(self, step: int | Fraction) -> "Arm":
-        """Return the arm that unties at another step or share of the run."""
-        return Arm(f"{self.name.partition('@')[0]}@{step}")
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-    def __repr__(self) -> str:
-        """Return a short form that names the arm."""
-        return f"Arm({self.name!r})"
-
-
-def names_of(arms: Iterable[Arm]) -> list[str]:
-    """Return the names of arms."""
-    return [arm.name for arm in arms]
-
-
 def member_number(setting: int, seed: Number) -> Number:
     """Return the number of a member, or of several: from its sweep point and its seed."""
     return setting * SEEDS + seed
@@ -640,7 +184,7 @@ def point_and_seed(number: Number) -> tuple[Number, Number]:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW on every parameter, with a learning rate that follows a cosine for ever.
+    """AdamW on every parameter; its learning rate follows a cosine that goes down and up again.
 
     Attributes:
       learning_rate: at step 0 and every 2·`half_period` steps.
@@ -681,13 +225,6 @@ class Optimizer:
         check_range(self, "eps", 0)
 
 
-class Variant(NamedTuple):
-    """The part of an arm that determines its compiled program: tied or not, and the head."""
-
-    tied: bool
-    head: Head = Head()
-
-
 class Layout(NamedTuple):
     """How members are laid out on a platform.
 
@@ -697,7 +234,7 @@ class Layout(NamedTuple):
       few: the most members that are few.
       lanes: whether the steps of more than one are laid out with the member axis last, see
         `jaxtie.training.lanes`, not by `jax.vmap`.
-      fast_start: whether the record at step 0 takes long enough to be compiled for speed.
+      fast_start: compile also the program of step 0 for speed; it takes long to run.
     """
 
     blocks: tuple[int, ...]
@@ -706,6 +243,17 @@ class Layout(NamedTuple):
     fast_start: bool = False
 
 
+class NotInProgram:
+    """In place of a field that a compiled program does not depend on: nothing can compute with it.
+
+    `Task.hparams` of such a configuration has the right shapes, and no values.
+    """
+
+    def __float__(self) -> float:
+        return math.nan
+
+
+NOT_IN_PROGRAM = NotInProgram()
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
 NEVER_SWEPT = {("", name) for name in ("steps", "record_every", "eval_every")}
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
@@ -747,7 +295,8 @@ class TaskConfig:
     task: ClassVar[str]
     traced: ClassVar[tuple[str, ...]] = ("learning_rate", "eta_min", "weight_decay", "eps")
     accepted: ClassVar[frozenset[str]] = frozenset(
-        "seeds steps scale arms record_every eval_every sweep".split()
+        "seeds steps scale arms record_every eval_every sweep learning_rate weight_decay"
+        " width".split()
     )
     refusal: ClassVar[str] = "does not have it"
     interventions: ClassVar[bool] = False
@@ -824,15 +373,15 @@ class TaskConfig:
     def program_key(self) -> Any:
         """Return the configuration reduced to the fields that compiled programs depend on.
 
-        A program is compiled from it. The other fields are None, so a task that reads one fails.
+        A program is compiled from it. The other fields are `NOT_IN_PROGRAM`, so a task that reads
+        one there, instead of its `hparams`, fails.
         """
         key, optimizer = copy.copy(self), copy.copy(self.optimizer)
         object.__setattr__(key, "optimizer", optimizer)
-        left_out = ("name", "claim", "arms", "seeds", "steps", "sweep")
-        for config, names in ((key, (*left_out, *self.traced)), (optimizer, self.traced)):
-            for name in names:
+        for config in (key, optimizer):
+            for name in {"name", "claim", "arms", "seeds", "steps", "sweep", *self.traced}:
                 if hasattr(config, name):
-                    object.__setattr__(config, name, None)
+                    object.__setattr__(config, name, NOT_IN_PROGRAM)
         return key
 
     @property
@@ -851,6 +400,17 @@ class TaskConfig:
             for each in combinations(static)
         ]
 
+    def changed(self, **values: Any) -> Self:
+        """Return the configuration with other values of its fields, or of numbers in nested ones.
+
+        Raises:
+          UserError: if there is no such field or number, or a value is invalid.
+        """
+        names = {each.name for each in dataclasses.fields(self)}
+        own = {name: values.pop(name) for name in names & values.keys()}
+        changed = dataclasses.replace(self, **own)
+        return dataclasses.replace(changed.at(values), sweep=changed.sweep) if values else changed
+
     def at(self, values: Mapping[str, float]) -> Self:
         """Return the configuration at one sweep point."""
         changes: dict[str, dict[str, Any]] = {"": {"sweep": ()}}
@@ -863,18 +423,25 @@ class TaskConfig:
         return dataclasses.replace(self, **own)
 
     def _find_field(self, name: str) -> tuple[str, str, str, Callable[[float], Any]]:
-        """Resolve a name of a sweep: return its shortest form, owner, field and conversion."""
-        known = {
-            f"{owner}.{short}".lstrip("."): (owner, field.name, convert)
-            for owner, config in {"": self, **nested(self)}.items()
-            for field in dataclasses.fields(config)
-            for short, convert in (_in_sweep(field),)
-            if convert and (owner, field.name) not in NEVER_SWEPT
-        }
+        """Resolve a name of a sweep: return its shortest form, owner, field and conversion.
+
+        Metadata `sweep` give a field another name and another conversion.
+        """
+        known: dict[str, tuple[str, str, Callable[[float], Any]]] = {}
+        for owner, config in {"": self, **nested(self)}.items():
+            for field in dataclasses.fields(config):
+                hint = {"int": int, "float": float}.get(str(field.type), field.type)
+                types = get_args(typing.Union[hint, None])  # noqa: UP007, it may be a text
+                convert = float if float in types else int if int in types else None
+                short, convert = field.metadata.get("sweep", (field.name, convert))
+                if convert and field.init and (owner, field.name) not in NEVER_SWEPT:
+                    known[f"{owner}.{short}".lstrip(".")] = owner, field.name, convert
         found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
         names = [full.rpartition(".")[2] for full in known]
         expected = ", ".join(found or dict.fromkeys((*self.traced, *names)))
-        check(len(found) == 1, f"sweep of {name!r}: expected one of {expected}")
+        meant = suggest(name, {*names, *vars(self)} - {name})
+        no_number = f"{name}: no number of the experiment{meant}; expected one of {expected}"
+        check(len(found) == 1, no_number)
         last = found[0].rpartition(".")[2]
         return (last if names.count(last) == 1 else found[0], *known[found[0]])
 
@@ -913,9 +480,9 @@ class TaskConfig:
             isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
             f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
         )
-        seeds = plain(tuple(itertools.islice(self.seeds, MOST_SEEDS + 1)))
+        seeds = tuple(itertools.islice(self.seeds, MOST_SEEDS + 1))
         check(len(seeds) <= MOST_SEEDS, f"seeds: expected at most {MOST_SEEDS}")
-        object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "seeds", plain(seeds))
         check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:
             check_seed(seed)

@@ -1,22 +1,24 @@
-"""Read the options of the command lines: a function for each sort of value. Imports no jax."""
+"""Read the options of the command lines: a function for each sort of value. Imports no jax.
+
+The options of a command are the fields of a dataclass, each declared by `option`, `argument` or
+`flag`. Its `HELP` says what they mean, in the words that the user sees.
+"""
 
 import argparse
 import contextlib
+import dataclasses
 import io
-import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NoReturn, TypeVar
 
-import tyro
-
-from jaxtie.config import MOST_SEEDS, Arm, UserError, check_path, natural, real
+from jaxtie.arms import Arm
+from jaxtie.checks import UserError, check_path, natural, real, suggest
+from jaxtie.config import MOST_SEEDS
 from jaxtie.shutdown import INTERRUPTED
 
-AS_DECLARED = "as in the experiment"
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
+Options = TypeVar("Options")
 
 
 def run_command(command: Callable[[], int]) -> int:
@@ -100,6 +102,17 @@ def parse_above_0(expected: str) -> Callable[[str], float]:
     return parse
 
 
+def parse_one_of(*known: str) -> Callable[[str], str]:
+    """Return a function that reads one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"{text!r}: expected one of {', '.join(known)}")
+        return text
+
+    return parse
+
+
 def parse_arms(text: str) -> tuple[Arm, ...]:
     """Read arms, separated by commas."""
     return tuple(map(Arm.parse, text.split(",")))
@@ -122,79 +135,74 @@ def parse_address(text: str) -> str:
     raise ValueError(f"{text!r}: expected HOST:PORT, such as 10.0.0.1:4000")
 
 
-def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED) -> Any:
-    """Tell tyro how to read an option; `default`: shown by the help for an option not given."""
-
-    def shown(value: Any) -> list[str]:
-        return default.split() if value is None else [str(value)]
-
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda texts: parse(texts[0]),
-        is_instance=lambda value: True,
-        str_from_instance=shown,
-    )
-
-
-def parse_command(
-    options: type, prog: str, arguments: Sequence[str], description: str | None = None
-) -> Any:
-    """Read a command line by tyro.
+def option(parse: Callable[[str], Any] = str, default: Any = None, *others: str) -> Any:
+    """Declare an option with a value, as a field of a dataclass.
 
     Args:
-      options: dataclass of the options.
-      prog: name of the command, such as "jaxtie.run".
-      arguments: of the command line.
-      description: shown by the help; None: the docstring of `options`.
+      parse: reads the value; raises ValueError with what was expected.
+      default: of the field; (): the option may be repeated, and the field is a tuple.
+      others: further names of it.
+    """
+    how = {"type": _reader(parse), "action": "append" if default == () else "store"}
+    return dataclasses.field(default=default, metadata={"argparse": how, "others": others})
 
-    Returns:
-      An instance of the dataclass.
+
+def argument(parse: Callable[[str], Any] = str, default: Any = None) -> Any:
+    """Declare a value that has no name; `default` (): any number of them, and a tuple."""
+    how = {"type": _reader(parse), "nargs": "*" if default == () else "?"}
+    return dataclasses.field(default=default, metadata={"argparse": how})
+
+
+def flag() -> Any:
+    """Declare an option without a value, a bool."""
+    how = {"action": "store_true"}
+    return dataclasses.field(default=False, metadata={"argparse": how, "others": ()})
+
+
+def _reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(word: str) -> Any:
+        try:
+            return parse(word)
+        except ValueError as error:  # of any other error argparse would not show the text
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise the error in one line instead of printing it below the usage."""
+        reason = message.removeprefix("argument ").replace("unrecognized arguments", "unexpected")
+        raise UserError(f"{reason} (see {self.prog} --help)")
+
+
+def parse_command(own: type[Options], prog: str, words: Sequence[str]) -> Options:
+    """Read a command line by argparse.
+
+    Args:
+      own: dataclass of the options; its `HELP` is printed by `--help`.
+      prog: name of the command, such as "jaxtie run".
+      words: of the command line.
 
     Raises:
-      UserError: in one line, the reason from the box that tyro draws around an error.
+      UserError: in one line that names the option, its value and what was expected.
       SystemExit: after `--help`.
     """
-    name = prog.replace(".", " ")
-
-    def parse() -> Any:
-        return tyro.cli(options, prog=name, args=list(arguments), description=description)
-
-    message = io.StringIO()
-    try:
-        # On a terminal, or a narrow one, tyro adds colours, other boxes and line breaks.
-        with (
-            _columns(10_000),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(message),
-        ):
-            return parse()
-    except SystemExit as stop:
-        if not stop.code:
-            parse()  # shows the help, fitted to the terminal, and exits
-    title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
-    reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
-    raise UserError(f"{reason} (see {name} --help)")
-
-
-def parse_groups(
-    groups: type, prog: str, arguments: Sequence[str], description: str
-) -> argparse.Namespace:
-    """Read a command line by `parse_command`; return the options of all groups together."""
-    options = argparse.Namespace()
-    for group in vars(parse_command(groups, prog, arguments, description)).values():
-        vars(options).update(vars(group))
-    return options
-
-
-@contextlib.contextmanager
-def _columns(count: int) -> Iterator[None]:
-    """Pretend that the terminal has so many columns."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(count)
-    try:
-        yield
-    finally:
-        del os.environ["COLUMNS"]
-        if before is not None:
-            os.environ["COLUMNS"] = before
+    parser, known = _Parser(prog, add_help=False, allow_abbrev=False), {"--help", "--"}
+    fields = {each.name: each for each in dataclasses.fields(own)}  # type: ignore[arg-type]
+    for name, each in fields.items():
+        if (others := each.metadata.get("others")) is None:
+            parser.add_argument(name, **each.metadata["argparse"])
+            continue
+        names = [f"--{name.replace('_', '-')}", *others]
+        known |= {*names}
+        parser.add_argument(*names, dest=name, default=None, **each.metadata["argparse"])
+    for word in words:
+        if word in ("-h", "--help"):
+            print(own.HELP.strip())  # type: ignore[attr-defined]
+            raise SystemExit(0)
+        if (name := word.partition("=")[0]).startswith("--") and name not in known:
+            parser.error(f"{name}: no such option{suggest(name, known)}")
+    given = vars(parser.parse_intermixed_args(words)).items()
+    found = {name: tuple(each) if isinstance(each, list) else each for name, each in given}
+    return own(**{name: value for name, value in found.items() if value not in (None, ())})

@@ -94,10 +94,10 @@ SOURCES = sorted(
 )
 PARSERS = {
     "run": parse_run,
-    "advise": lambda words: parse_command(AdviseOptions, "jaxtie.advise", words),
-    "audit": lambda words: parse_command(AuditOptions, "jaxtie.audit", words),
-    "compare": lambda words: parse_command(CompareOptions, "jaxtie.compare", words),
-    "report": lambda words: parse_command(ReportOptions, "jaxtie.report", words),
+    "advise": lambda words: parse_command(AdviseOptions, "jaxtie advise", words),
+    "audit": lambda words: parse_command(AuditOptions, "jaxtie audit", words),
+    "compare": lambda words: parse_command(CompareOptions, "jaxtie compare", words),
+    "report": lambda words: parse_command(ReportOptions, "jaxtie report", words),
 }
 
 

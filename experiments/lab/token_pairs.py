@@ -11,17 +11,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import ClassVar
 
-import tyro
 from equivalence import models, pairs
 
 from jaxtie.config import UserError, check
 from jaxtie.options import (
-    Flag,
+    argument,
+    flag,
     option,
+    parse_command,
     parse_from_0,
-    parse_groups,
+    parse_one_of,
     parse_path,
     parse_positive,
     run_command,
@@ -36,71 +37,42 @@ OF_RUNS = COMMON | {"second", "words", "contexts", "out"}
 
 
 @dataclass(frozen=True)
-class PairsOptions:
-    """The two models, or an experiment on EXor, and the pairs."""
+class PairsOptions(TextOptions):
+    """Options of the two models, the pairs, the text and the answer."""
 
-    source: Annotated[
-        tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")
-    ] = None
-    """An experiment on EXor, which is answered exactly, or the folder of a finished run on text."""
-    second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
-    """Folder of the second model's run."""
-    size: Literal["small", "medium", "large"] = "small"
-    """Of the two models: 2 layers of width 64, 3 of 128, 4 of 256."""
-    masked: Flag = False
-    """Train masked models instead of causal ones."""
-    steps: Annotated[
-        int | None,
-        option("STEPS", parse_positive, f"{models.EPOCHS} epochs, at most {models.STEPS}"),
-    ] = None
-    """Updates of each of the two models, to the nearest 100."""
-    synthetic_duplicates: Annotated[int, option("N", parse_from_0)] = models.DUPLICATES
-    """Number of words that get a duplicate in the text, as ground truth of equivalence."""
-    words: Annotated[int, option("K", parse_positive)] = 200
-    """Number of most frequent words to evaluate."""
-    contexts: Annotated[int, option("N", parse_positive)] = 32
-    """Contexts of each token of a pair."""
+    HELP: ClassVar[str] = f"""{__doc__}
+  EXPERIMENT.py|RUN_A       an experiment on EXor, which is answered exactly, or the folder of a
+                            finished run on text
+  --second RUN_B            folder of the second model's run
+  --size SIZE               small, medium or large: 2 layers of width 64, 3 of 128, 4 of 256 (small)
+  --masked                  train masked models instead of causal ones
+  --steps STEPS             updates of each of the two models, to the nearest 100
+                            ({models.EPOCHS} epochs, at most {models.STEPS})
+  --synthetic-duplicates N  number of words that get a duplicate in the text, as ground truth of
+                            equivalence ({models.DUPLICATES})
+  --words K                 number of most frequent words to evaluate (200)
+  --contexts N              contexts of each token of a pair (32)
+  --out DIR                 folder for the models, figure and summary (runs/hypothesis-TEXT)
+  --json                    print the answer as JSON instead
+  --overwrite               train all models anew
+  --quiet                   print no progress
 
-
-@dataclass(frozen=True)
-class PairsTextOptions(TextOptions):
-    """Your text."""
-
-    vocab_size: Annotated[
-        int | None,
-        option("N", parse_positive, str(models.VOCAB_SIZE)),
-    ] = None
-    """Entries of the models' vocabulary, at most."""
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Where the answer goes."""
-
-    out: Annotated[
-        Path | None,
-        option("DIR", parse_path, "runs/hypothesis-TEXT"),
-    ] = None
-    """Folder for the models, the figure and the summary."""
-    json: Flag = False
-    """Print the answer as JSON instead."""
-    overwrite: Flag = False
-    """Train all models anew."""
-    quiet: Flag = False
-    """No progress."""
-
-
-@dataclass(frozen=True)
-class AllOptions:
-    """All groups of options."""
-
-    pairs: tyro.conf.OmitArgPrefixes[PairsOptions] = PairsOptions()
-    text: tyro.conf.OmitArgPrefixes[PairsTextOptions] = PairsTextOptions()
-    output: tyro.conf.OmitArgPrefixes[OutputOptions] = OutputOptions()
+text{TextOptions.TEXT_HELP}"""
+    source: Path | None = argument(parse_path)
+    second: Path | None = option(parse_path)
+    size: str = option(parse_one_of("small", "medium", "large"), "small")
+    masked: bool = flag()
+    steps: int | None = option(parse_positive)
+    synthetic_duplicates: int = option(parse_from_0, models.DUPLICATES)
+    words: int = option(parse_positive, 200)
+    contexts: int = option(parse_positive, 32)
+    out: Path | None = option(parse_path)
+    json: bool = flag()
+    overwrite: bool = flag()
+    quiet: bool = flag()
 
 
 PROGRAM = "token_pairs"
-DEFAULTS = cli.defaults_of(PairsOptions, PairsTextOptions, OutputOptions)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
 
     def answer() -> int:
-        options = parse_groups(AllOptions, PROGRAM, words, __doc__ or "")
+        options = parse_command(PairsOptions, PROGRAM, words)
         command = cli.command_line(PROGRAM, words)
         return _answer(options, Session(command, options.quiet, options.overwrite))
 
@@ -119,7 +91,7 @@ def _answer(options, session: Session) -> int:
     source = options.source
 
     def refuse(useful: frozenset[str], reason: str) -> None:
-        cli.refuse_other_than(useful, options, DEFAULTS, reason)
+        cli.refuse_other_than(useful, options, reason)
 
     if source is None:
         check(

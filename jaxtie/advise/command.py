@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
+from typing import ClassVar
 
 from jaxtie.config import check
 from jaxtie.options import (
-    Flag,
+    argument,
     escape,
+    flag,
     option,
     parse_above_0,
     parse_command,
@@ -24,37 +23,37 @@ from jaxtie.options import (
 
 @dataclass(frozen=True)
 class AdviseOptions:
-    """Should a model of this size tie its embeddings? What it saves, what others measured.
+    """Options of `jaxtie advise`."""
 
-    Trains nothing. Exit status: 0 done, 2 a user's error.
-    """
+    HELP: ClassVar[str] = """
+usage: jaxtie advise [CHECKPOINT] [OPTIONS]
 
-    checkpoint: Annotated[
-        tyro.conf.Positional[Path | None], option("CHECKPOINT", parse_path, "none")
-    ] = None
-    """A folder that has a model's config.json."""
-    width: Annotated[int | None, option("D", parse_positive, "of the configuration")] = None
-    """Width of your model."""
-    layers: Annotated[int | None, option("N", parse_positive, "of the configuration")] = None
-    """Its layers."""
-    vocabulary: Annotated[int | None, option("V", parse_positive, "of the configuration")] = None
-    """Entries of its vocabulary."""
-    tokens: Annotated[
-        float | None, option("N", parse_above_0("a number of tokens, such as 2e9"), "unknown")
-    ] = None
-    """Training tokens of your run, such as 2e9."""
-    config: Annotated[Path | None, option("FILE", parse_path, "none")] = None
-    """A config.json that has width, layers and vocabulary."""
-    margin: Annotated[float, option("NAT", parse_above_0("a gap above 0"), "0.01")] = 0.01
-    """Gap that matters."""
-    json: Flag = False
-    """Print the answer as JSON instead."""
+Should a model of this size tie its embeddings? What it saves, what others measured. Trains nothing.
+Exit status: 0 done, 2 a user's error.
+
+  CHECKPOINT         a folder that has a model's config.json
+  --width D          width of your model
+  --layers N         its layers
+  --vocabulary V     entries of its vocabulary
+  --config FILE      instead of these, a config.json that has them
+  --tokens N         training tokens of your run, such as 2e9
+  --margin NAT       gap that matters (0.01)
+  --json             print the answer as JSON instead
+"""
+    checkpoint: Path | None = argument(parse_path)
+    width: int | None = option(parse_positive)
+    layers: int | None = option(parse_positive)
+    vocabulary: int | None = option(parse_positive)
+    tokens: float | None = option(parse_above_0("a number of tokens, such as 2e9"))
+    config: Path | None = option(parse_path)
+    margin: float = option(parse_above_0("a gap above 0"), 0.01)
+    json: bool = flag()
 
 
 def main_advise(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie advise` and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _run(parse_command(AdviseOptions, "jaxtie.advise", words)))
+    return run_command(lambda: _run(parse_command(AdviseOptions, "jaxtie advise", words)))
 
 
 def _run(options: AdviseOptions) -> int:

@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any, ClassVar
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import Checkpoint
@@ -20,7 +18,16 @@ from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
 from jaxtie.config import UserError, check
-from jaxtie.options import Flag, escape, one_line, option, parse_command, parse_path, run_command
+from jaxtie.options import (
+    argument,
+    escape,
+    flag,
+    one_line,
+    option,
+    parse_command,
+    parse_path,
+    run_command,
+)
 
 SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status
@@ -36,59 +43,58 @@ def _parse_sides(text: str) -> tuple[Role, ...]:
     return tuple(sides[part] for part in text.split(","))
 
 
-def _parse_paths(texts: list[str]) -> tuple[Path, ...]:
-    if not texts or "" in texts:
+def _parse_name(text: str) -> Path:
+    if not text:
         raise ValueError("expected a file, a folder, or several")
-    return tuple(map(Path, texts))
-
-
-PATHS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="PATH ...",
-    instance_from_str=_parse_paths,
-    is_instance=lambda value: True,
-    str_from_instance=lambda value: list(map(str, value)),
-)
+    return Path(text)
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Report how a checkpoint's embeddings relate, what its flags claim, and what loaders will do.
+    """Options of `jaxtie audit`."""
 
-    Nothing is executed or unpickled, and only --write writes. Exit status: 0 consistent, 1
-    inconsistent, 2 unreadable.
-    """
+    HELP: ClassVar[str] = """
+usage: jaxtie audit PATH ... [OPTIONS]
 
-    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], PATHS]
-    """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an
-    Orbax folder, or ORG/NAME in the local Hugging Face cache. Of several, one line each is printed,
-    and the worst exit status counts."""
-    against: Annotated[Path | None, option("OLD", parse_path, "none")] = None
-    """An older checkpoint of the same model: report which rows have not changed since."""
-    adapter: Annotated[Path | None, option("DIR", parse_path, "none")] = None
-    """Folder of an adapter for the model, as PEFT saves it: report which embeddings it trains."""
-    input: Annotated[str | None, option("NAME", str, "found by its name")] = None
-    """Tensor that is the input embedding."""
-    output: Annotated[str | None, option("NAME", str, "found by its name")] = None
-    """Tensor that is the output embedding."""
-    transposed: Annotated[tuple[Role, ...] | None, option("SIDE", _parse_sides, "none")] = None
-    """`input`, `output` or `input,output`: this embedding is stored D × V."""
-    write: Annotated[Path | None, option("NEW", parse_path, "none")] = None
-    """Write a repaired copy of a folder of safetensors or of an Orbax step, and audit that. Without
-    --tie, --untie or --flags, follow the advice of the audit if it is unambiguous."""
-    tie: Flag = False
-    """With --write: drop the output embedding, also one that differs although the flags say tied;
-    every flag says tied."""
-    untie: Flag = False
-    """With --write: store the output embedding, too; every flag says untied."""
-    flags: Flag = False
-    """With --write: keep the embeddings; every flag, and the index, say what is stored."""
-    verbose: Flag = False
-    """Of one PATH: print every finding, how each loader behaves, and the bytes that tying saves."""
-    json: Flag = False
-    """Print JSON: a schema with a version, and the finding that set each status."""
-    quiet: Flag = False
-    """Show no progress."""
+Report how a checkpoint's embeddings relate, what its flags claim, and what loaders will do. Nothing
+is executed or unpickled, and only --write writes. Exit status: 0 consistent, 1 inconsistent, 2
+unreadable.
+
+  PATH ...           .safetensors (one file, an index, or a folder of shards), .npz, Keras
+                     .weights.h5, .gguf, an Orbax folder, or ORG/NAME in the local Hugging Face
+                     cache. Of several, one line each is printed, and the worst exit status counts
+  --against OLD      an older checkpoint of the same model: report which rows have not changed since
+  --adapter DIR      folder of an adapter for the model, as PEFT saves it: report which embeddings
+                     it trains
+  --input NAME       tensor that is the input embedding (found by its name)
+  --output NAME      tensor that is the output embedding (found by its name)
+  --transposed SIDE  input, output or input,output: this embedding is stored D × V
+  --write NEW        write a repaired copy of a folder of safetensors or of an Orbax step, and audit
+                     that. Without --tie, --untie or --flags, follow the advice of the audit if it
+                     is unambiguous
+  --tie              with --write: drop the output embedding, also one that differs although the
+                     flags say tied; every flag says tied
+  --untie            with --write: store the output embedding, too; every flag says untied
+  --flags            with --write: keep the embeddings; every flag, and the index, say what is
+                     stored
+  --verbose          of one PATH: print every finding, how each loader behaves, and the bytes that
+                     tying saves
+  --json             print JSON: a schema with a version, and the finding that set each status
+  --quiet            show no progress
+"""
+    paths: tuple[Path, ...] = argument(_parse_name, ())
+    against: Path | None = option(parse_path)
+    adapter: Path | None = option(parse_path)
+    input: str | None = option()
+    output: str | None = option()
+    transposed: tuple[Role, ...] | None = option(_parse_sides)
+    write: Path | None = option(parse_path)
+    tie: bool = flag()
+    untie: bool = flag()
+    flags: bool = flag()
+    verbose: bool = flag()
+    json: bool = flag()
+    quiet: bool = flag()
 
 
 class _Progress:
@@ -115,11 +121,12 @@ class _Progress:
 def main_audit(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _run(parse_command(AuditOptions, "jaxtie.audit", words)))
+    return run_command(lambda: _run(parse_command(AuditOptions, "jaxtie audit", words)))
 
 
 def _run(options: AuditOptions) -> int:
     count = len(options.paths)
+    check(count > 0, "expected PATH, a checkpoint")
     is_one = not (options.against or options.adapter or options.input or options.output)
     check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
     is_shown = count == 1 and not options.json

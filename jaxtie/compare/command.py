@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
+from typing import ClassVar
 
 from jaxtie.config import check
 from jaxtie.options import (
-    Flag,
+    argument,
     escape,
+    flag,
     option,
     parse_above_0,
     parse_command,
@@ -24,31 +23,37 @@ from jaxtie.options import (
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Compare two sets of training runs by their losses, A - B, at the last common step.
+    """Options of `jaxtie compare`."""
 
-    Trains nothing. Exit status: 0 done, 2 a user's error.
-    """
+    HELP: ClassVar[str] = """
+usage: jaxtie compare A B [OPTIONS]
 
-    arms: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="A B")]
-    """Each of A and B: a file (CSV, W&B, TensorBoard, trainer_state.json, JSON lines), a folder, a
-    quoted pattern ("runs/tied*.csv"), several of these with commas between, or RUN:ARM of a run of
-    jaxtie. PATH:NAME takes the runs, or the arm, of that name. RUN alone: its two arms."""
-    column: Annotated[str | None, option("NAME", str, "found by its name")] = None
-    """Column of the loss; several with commas between where files have different ones."""
-    margin: Annotated[float, option("NAT", parse_above_0("a gap above 0"), "0.01")] = 0.01
-    """Gap that matters, in the unit of the losses."""
-    vocabulary: Annotated[int | None, option("V", parse_positive, "unknown")] = None
-    """Entries of the vocabulary: refuse losses above ln V + 1."""
-    out: Annotated[Path | None, option("DIR", parse_path, "none")] = None
-    """Folder for comparison.png, both arms over all common steps, and comparison.json."""
-    json: Flag = False
-    """Print the answer as JSON instead."""
+Compare two sets of training runs by their losses, A - B, at the last common step. Trains nothing.
+Exit status: 0 done, 2 a user's error.
+
+  A, B               each a file (CSV, W&B, TensorBoard, trainer_state.json, JSON lines), a folder,
+                     a quoted pattern ("runs/tied*.csv"), several of these with commas between, or
+                     RUN:ARM of a run of jaxtie. PATH:NAME takes the runs, or the arm, of that name.
+                     RUN alone: its two arms
+  --column NAME      column of the loss (found by its name); several with commas between where files
+                     have different ones
+  --margin NAT       gap that matters, in the unit of the losses (0.01)
+  --vocabulary V     entries of the vocabulary: refuse losses above ln V + 1
+  --out DIR          folder for comparison.png, both arms over all common steps, and comparison.json
+  --json             print the answer as JSON instead
+"""
+    arms: tuple[str, ...] = argument(str, ())
+    column: str | None = option()
+    margin: float = option(parse_above_0("a gap above 0"), 0.01)
+    vocabulary: int | None = option(parse_positive)
+    out: Path | None = option(parse_path)
+    json: bool = flag()
 
 
 def main_compare(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie compare` and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _run(parse_command(CompareOptions, "jaxtie.compare", words)))
+    return run_command(lambda: _run(parse_command(CompareOptions, "jaxtie compare", words)))
 
 
 def _run(options: CompareOptions) -> int:

@@ -80,7 +80,7 @@ def exor_constants(experiment: "Experiment") -> dict[str, xr.DataArray]:
 def _constants_of_point(point: "Experiment") -> xr.Dataset:
     from jaxtie.exor import data, theory
     from jaxtie.exor.task import build_contexts
-    from jaxtie.training.optimizer import decay_table, schedule_table
+    from jaxtie.training.optimizer import decay_factors, schedule_table
 
     own = point.process
     joints = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
@@ -106,7 +106,7 @@ def _constants_of_point(point: "Experiment") -> xr.Dataset:
                 ("arm", "step"),
                 np.broadcast_to(rates, (len(point.arms), len(rates))),
             ),
-            "decay_factor": ("step", decay_table(of_tables, point.record_steps, arms)),
+            "decay_factor": ("step", decay_factors(of_tables, point.record_steps, arms)),
             **{name: (("symbol", "symbol2"), matrix) for name, matrix in divergences.items()},
         },
         {"split": ["train", "valid"]},

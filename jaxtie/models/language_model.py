@@ -8,8 +8,6 @@ whether the order of the tokens matters to it. Transformer bodies also have `att
 Shapes: B rows, L tokens a row, P positions out of all B·L, D width, V vocabulary.
 """
 
-import dataclasses
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -26,11 +24,34 @@ from jaxtie.models.transformer import (
 from jaxtie.tying.linen import Embedding
 
 
-def build_body(sizes: Body, *, accelerated: bool = False) -> nn.Module:
-    """Return a body of these sizes; `accelerated`: as few and large operations, for GPU and TPU."""
+def build_body(
+    sizes: Body,
+    *,
+    accelerated: bool = False,
+    causal: bool = False,
+    dtype: jax.typing.DTypeLike | None = None,
+    attention: Attention = None,
+) -> nn.Module:
+    """Return a body of these sizes.
+
+    Args:
+      sizes: a `Decoder` is causal.
+      accelerated: of an LSTM: as few and large operations, for GPU and TPU.
+      causal: of a `Transformer`: a `CausalTransformerBody`, otherwise PyTorch's encoder.
+      dtype: round the operands of a transformer's matrix products to it (bfloat16 on accelerators);
+        norms and loss stay float32.
+      attention: of a causal body, see `attend_causally`.
+    """
     match sizes:
+        case Decoder():
+            stds = sizes.gated, sizes.weight_std, sizes.end_std
+            own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
+            return DecoderBody(*own, *stds, dtype, attention)
         case Transformer():
-            return TransformerBody(**dataclasses.asdict(sizes) | {"feedforward": sizes.hidden})
+            own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
+            if causal:
+                return CausalTransformerBody(*own, dtype=dtype, attention=attention)
+            return TransformerBody(*own, sizes.independent_layers, dtype)
         case LSTM():
             return LSTMBody(sizes.layers, sizes.hidden, accelerated)
         case Mixer():
@@ -84,53 +105,3 @@ class TextModel(nn.Module):
     def __call__(self, tokens_L: jax.Array, at_P: jax.Array) -> jax.Array:
         """Return the logits PxV of one sequence at some of its positions."""
         return self.embedding.logits(self.hidden(tokens_L[None], at_P))
-
-
-def masked_model(
-    embedding: Embedding,
-    *,
-    layers: int = 3,
-    heads: int = 4,
-    feedforward: int = 512,
-    dtype: jax.typing.DTypeLike | None = None,
-) -> TextModel:
-    """Return the paper's text model: PyTorch's encoder without positions, by default as published.
-
-    The published tables are 128 wide and N(0, 0.3²). Operands of the body's matrix products are
-    rounded to `dtype` (bfloat16 on accelerators); norms and loss stay float32.
-    """
-    return TextModel(
-        embedding, TransformerBody(embedding.width, layers, heads, feedforward, dtype=dtype)
-    )
-
-
-def causal_model(
-    embedding: Embedding,
-    *,
-    layers: int = 3,
-    heads: int = 4,
-    feedforward: int = 512,
-    branch_scale: float = 0.01,
-    dtype: jax.typing.DTypeLike | None = None,
-    attention: Attention = None,
-) -> TextModel:
-    """Return a small pre-norm causal model; a fresh one almost passes on the normalised embedding.
-
-    `branch_scale`: see `EncoderLayer`; `dtype`: see `masked_model`; `attention`: see
-    `attend_causally`.
-    """
-    sizes = layers, heads, feedforward, branch_scale
-    return TextModel(
-        embedding, CausalTransformerBody(embedding.width, *sizes, dtype=dtype, attention=attention)
-    )
-
-
-def decoder_model(
-    embedding: Embedding,
-    sizes: Decoder,
-    dtype: jax.typing.DTypeLike | None = None,
-    attention: Attention = None,
-) -> TextModel:
-    """Return a decoder as language models have it now; for the options see `causal_model`."""
-    own = sizes.layers, sizes.heads, sizes.hidden, sizes.gated, sizes.weight_std, sizes.end_std
-    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype, attention))

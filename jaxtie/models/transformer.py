@@ -13,6 +13,8 @@ Shapes: R rows, P selected rows, B sequences of L tokens, N = B·L, D width, F f
 H heads, E = D / H.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Literal
 
 import flax.linen as nn
@@ -137,6 +139,18 @@ def attend_causally(
     return jnp.swapaxes(attended_BxLxHxE, 1, 2)
 
 
+def attend_by_heads(
+    qkv_Nx3D: jax.Array,
+    there_BxL: jax.Array,
+    heads: int,
+    attend: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """Return what `attend` makes of a batch by heads, (Bx3xHxLxE, BxL) -> BxHxLxE, as rows NxD."""
+    batch, length = there_BxL.shape
+    qkv = jnp.transpose(qkv_Nx3D.reshape(batch, length, 3, heads, -1), (0, 2, 3, 1, 4))
+    return jnp.swapaxes(attend(qkv, there_BxL), 1, 2).reshape(batch * length, -1)
+
+
 def _attend_to_all(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
     return masked_attention(*qkv_3xHxLxE, there_L[None])
 
@@ -209,16 +223,11 @@ class EncoderLayer(nn.Module):
 
     def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
         """Return the output of attention before its projection; NxD."""
-        batch, length = there_BxL.shape
         rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
         qkv = linear(rows_NxD, *self.in_proj, self.dtype).astype(self.dtype or x_NxD.dtype)
-        qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
-        qkv = jnp.transpose(qkv, (0, 2, 3, 1, 4))
-        if self.causal:
-            attended_BxHxLxE = attend_causally(qkv, there_BxL, self.attention)
-        else:
-            attended_BxHxLxE = jax.vmap(_attend_to_all)(qkv, there_BxL)
-        return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
+        causal = partial(attend_causally, implementation=self.attention)
+        attend = causal if self.causal else jax.vmap(_attend_to_all)
+        return attend_by_heads(qkv, there_BxL, self.heads, attend).astype(x_NxD.dtype)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the layer's output from its input and the output of attention, row by row."""
@@ -233,7 +242,7 @@ class EncoderLayer(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """What both bodies have in common.
+    """A body of layers.
 
     Attributes:
       width, layers, heads, feedforward: sizes.
@@ -385,14 +394,10 @@ class DecoderLayer(nn.Module):
 
     def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
         """Return the output of attention before its projection; NxD."""
-        batch, length = there_BxL.shape
-        qkv = matmul(rms_norm(x_NxD, self.norm1), self.qkv, self.dtype or x_NxD.dtype)
-        qkv = qkv.astype(self.dtype or x_NxD.dtype)
-        qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
-        attended_BxHxLxE = attend_causally(
-            jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL, self.attention
-        )
-        return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
+        dtype = self.dtype or x_NxD.dtype
+        qkv = matmul(rms_norm(x_NxD, self.norm1), self.qkv, dtype).astype(dtype)
+        attend = partial(attend_causally, implementation=self.attention)
+        return attend_by_heads(qkv, there_BxL, self.heads, attend).astype(x_NxD.dtype)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the layer's output from its input and the output of attention, row by row."""

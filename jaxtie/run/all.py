@@ -6,7 +6,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from jaxtie.config import MissingInputError, TaskConfig, UserError
+from jaxtie.checks import MissingInputError, UserError, check
+from jaxtie.config import TaskConfig
 from jaxtie.options import one_line, print_error
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import print_tables
@@ -55,7 +56,16 @@ def run_all(
             write_page(page, session.command, sections)
 
     # Report every error in a file, and that the page cannot be written, before hours have passed.
-    declared = _declare(paths, sections, declare)
+    declared: list[tuple[Section, TaskConfig]] = []
+    owners: dict[str, Path] = {}
+    for path, section in zip(paths, sections, strict=True):
+        with _reported(section):
+            experiment = declare(path)
+            section.name, section.claim = experiment.name, experiment.claim
+            owner = owners.setdefault(experiment.name, path)
+            twice = f"{path}: is named {experiment.name!r} as {owner} is; rename one of them"
+            check(owner is path, twice)
+            declared.append((section, experiment))
     save()
     for i, (section, experiment) in enumerate(declared, 1):
         elapsed = duration(time.monotonic() - began)
@@ -95,22 +105,3 @@ def _reported(section: Section) -> Iterator[None]:
         section.status, section.exit_status = FAILED, 1
         section.error = f"{type(error).__name__}: {error}"
         traceback.print_exc()
-
-
-def _declare(
-    paths: Sequence[Path], sections: Sequence[Section], declare: Callable[[Path], TaskConfig]
-) -> list[tuple[Section, TaskConfig]]:
-    """Return the experiments that can be run, with their sections."""
-    declared: list[tuple[Section, TaskConfig]] = []
-    owners: dict[str, Path] = {}
-    for path, section in zip(paths, sections, strict=True):
-        with _reported(section):
-            experiment = declare(path)
-            section.name, section.claim = experiment.name, experiment.claim
-            if owners.setdefault(experiment.name, path) is not path:
-                raise UserError(
-                    f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename"
-                    " one of them"
-                )
-            declared.append((section, experiment))
-    return declared

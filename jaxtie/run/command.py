@@ -1,31 +1,34 @@
 """The command line of `jaxtie run`. Imports no jax."""
 
-import argparse
 import contextlib
 import dataclasses
+import json
 import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
-import tyro
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import Arm, TaskConfig, UserError, check, names_of, real
+from jaxtie.arms import Arm
+from jaxtie.checks import UserError, check, real
+from jaxtie.config import TaskConfig
 from jaxtie.exor.config import DATA_STREAMS, Experiment
 from jaxtie.options import (
-    Flag,
+    argument,
+    flag,
     option,
     parse_above_0,
     parse_address,
     parse_arms,
+    parse_command,
     parse_from_0,
-    parse_groups,
+    parse_one_of,
     parse_path,
     parse_positive,
     parse_seeds,
@@ -45,32 +48,16 @@ from jaxtie.run.experiment_files import (
     load_experiment,
     load_experiment_and_claims,
 )
-from jaxtie.run.lifecycle import Outcome, Session, plan
+from jaxtie.run.lifecycle import Outcome, Session, plan_lines
 from jaxtie.shutdown import INTERRUPTED
-from jaxtie.text.data.config import DOCUMENTS, Corpus
+from jaxtie.text.data.config import DOCUMENTS
 
 RUNS = Path("runs")
 ROWS, CLAIMS = 8, 6  # most rows of the table, and verdicts, at the end of a run
 MAIN = Experiment()
 # Fields that the command line may change in a run of an experiment.
+NUMBERS = ("learning_rate", "weight_decay", "width")  # options that are numbers of nested fields
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
-
-
-def _in_main(value: object) -> str:
-    return f"{value} in the main experiment"
-
-
-def _parse_data_stream(text: str) -> str:
-    if text not in DATA_STREAMS:
-        raise ValueError(f"{text!r}: expected one of {', '.join(DATA_STREAMS)}")
-    return text
-
-
-def _parse_document(text: str) -> str:
-    """Read the unit of a document."""
-    if text not in DOCUMENTS:
-        raise ValueError(f"{text!r}: expected one of {', '.join(DOCUMENTS)}")
-    return text
 
 
 def _parse_probabilities(text: str) -> tuple[float, ...]:
@@ -94,237 +81,198 @@ def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 @dataclass(frozen=True)
-class BasicOptions:
-    """Options of every experiment."""
-
-    experiment: Annotated[
-        tyro.conf.Positional[str | None],
-        option("EXPERIMENT", str, "the main experiment of the paper"),
-    ] = None
-    """Name of an experiment that --list shows, or a Python file that defines `experiment`."""
-    seeds: Annotated[
-        tuple[int, ...] | None, option("N|A-B|A-B,C", parse_seeds, _in_main(len(MAIN.seeds)))
-    ] = None
-    """How many seeds (from 0), a range, or a list of seeds and ranges."""
-    steps: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.steps))] = None
-    """Updates of each member, one batch each."""
-    scale: Annotated[
-        float | None, option("F", parse_above_0("a number above 0, such as 0.1"), "1")
-    ] = None
-    """Multiply the steps; arms untie at the same share, the schedule of the learning rate stays."""
-    arms: Annotated[
-        tuple[Arm, ...] | None,
-        option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms)))),
-    ] = None
-    """Variants to compare on the same seeds and data: tied, untied, untied@STEP (tied up to there),
-    untied@2/3 (of the run), with options: tied+bias, untied+bias@STEP, tied+targets-only, ..."""
-    sweep: tyro.conf.UseAppendAction[
-        tuple[
-            Annotated[tuple[str, tuple[float, ...]], option("NAME=VALUE,VALUE", _parse_sweep)], ...
-        ]
-    ] = ()
-    """Train every seed at each value of a number of the experiment, such as learning_rate, width or
-    p_X; repeated, at every combination."""
-    record_every: Annotated[
-        int | None, option("STEPS", parse_positive, _in_main(MAIN.record_every))
-    ] = None
-    """Steps between two records of loss, accuracy and distances."""
-    eval_every: Annotated[
-        int | None, option("STEPS", parse_positive, _in_main(MAIN.eval_every))
-    ] = None
-    """Steps between two evaluations; a multiple of --record-every."""
-    data_seed: Annotated[
-        int | None, option("SEED", parse_from_0, _in_main(MAIN.process.data_seed))
-    ] = None
-    """Seed of the split and of the samples."""
-    all: Flag = False
-    """Run every experiment that --list shows and write one page about them, DIR/index.html. Text
-    experiments need --text or --tfds."""
-    out: Annotated[Path | None, option("DIR", Path, "runs/NAME[-TEXT] or, with --all, runs")] = None
-    """Folder for results, figures and report; with --all, of the folders of all runs."""
-    checkpoint_every: Annotated[
-        float, option("SECONDS", parse_above_0("a number of seconds above 0"))
-    ] = 60.0
-    """Seconds of training between two checkpoints; a killed run goes on from the last one."""
-    overwrite: Flag = False
-    """Remove an earlier run from DIR and start anew."""
-    dry_run: Flag = False
-    """Print estimates of time, memory and disk; write nothing."""
-    quiet: Flag = False
-    """Print no progress."""
-    list: Flag = False
-    """List the experiments with their claims."""
-    version: Flag = False
-    """Print the version."""
-
-
-@dataclass(frozen=True)
-class ExorOptions:
-    """Options of experiments on EXor."""
-
-    data: Annotated[
-        str | None, option("per-seed|shared", _parse_data_stream, _in_main(MAIN.data))
-    ] = None
-    """A stream of samples for each seed, shared by its arms, or one for all seeds."""
-    zeros: Annotated[
-        tuple[float, float] | None, option("P,P", _parse_probabilities, _in_main("0.1,0.9"))
-    ] = None
-    """Probabilities of X and of Y for a zero."""
-    ones: Annotated[
-        tuple[float, float] | None, option("P,P", _parse_probabilities, _in_main("0.5,0.5"))
-    ] = None
-    """Probabilities of A and of B for a one."""
-    all_strings: Flag = False
-    """Include the string of ones, which the published code leaves out."""
-    independent_layers: Flag = False
-    """Draw the initial values of every layer, instead of cloning the first as PyTorch does."""
-
-
-@dataclass(frozen=True)
 class TextOptions:
     """Options of experiments on text."""
 
-    text: tyro.conf.UseAppendAction[tuple[Annotated[Path, option("PATH", parse_path)], ...]] = ()
-    """A file (.txt, .md, .jsonl, these also with .gz, .parquet, .arrow), or a folder of them."""
-    tfds: Annotated[str | None, option("NAME[/CONFIG][:VERSION]", str, "none")] = None
-    """A TFDS data set of text instead of files, such as lm1b or wiki40b/en."""
-    text_field: Annotated[
-        str | None, option("NAME", str, Corpus.field), tyro.conf.arg(aliases=("--tfds-field",))
-    ] = None
-    """The field that has the text, in records: of .jsonl, .parquet, .arrow or a TFDS data set."""
-    document: Annotated[str | None, option("file|line|blank-line", _parse_document, "file")] = None
-    """What a document of a text file is: the file, each line, or what blank lines separate."""
-    skip_bad: Flag = False
-    """Leave out files that cannot be read as text, and name them, instead of stopping."""
-    vocab: Annotated[Path | None, option("FILE", parse_path, "trained on the text")] = None
-    """A BERT vocab.txt or a tokenizer.json."""
-    vocab_size: Annotated[int | None, option("N", parse_positive, str(Corpus.vocab_size))] = None
-    """Largest size of the vocabulary that is trained."""
+    TEXT_HELP: ClassVar[str] = """
+  --text PATH               a file (.txt, .md, .jsonl, these also with .gz, .parquet, .arrow), or a
+                            folder of them; may be repeated
+  --tfds NAME[/CONFIG][:VERSION]
+                            a TFDS data set of text instead of files, such as lm1b or wiki40b/en
+  --text-field NAME         the field that has the text (text), in records: of .jsonl, .parquet,
+                            .arrow or a TFDS data set
+  --document UNIT           what a document of a text file is: the file, each line, or what blank
+                            lines separate: file, line or blank-line (file)
+  --skip-bad                leave out files that cannot be read as text, and name them
+  --vocab FILE              a BERT vocab.txt or a tokenizer.json (trained on the text)
+  --vocab-size N            largest size of the vocabulary that is trained
+"""
+    text: tuple[Path, ...] = option(parse_path, ())
+    tfds: str | None = option()
+    text_field: str | None = option(str, None, "--tfds-field")
+    document: str | None = option(parse_one_of(*DOCUMENTS))
+    skip_bad: bool = flag()
+    vocab: Path | None = option(parse_path)
+    vocab_size: int | None = option(parse_positive)
 
 
 @dataclass(frozen=True)
-class ClusterOptions:
-    """Options of one run in several processes, each started by the same command."""
+class RunOptions(TextOptions):
+    """Options of `jaxtie run`."""
 
-    distributed: Flag = False
-    """Be one of several processes. JAX finds the others on SLURM, Kubernetes and TPU pods;
-    elsewhere give the next three options."""
-    coordinator: Annotated[str | None, option("HOST:PORT", parse_address, "found by JAX")] = None
-    """Host of the first process, and a free port there."""
-    process_count: Annotated[int | None, option("N", parse_positive, "found by JAX")] = None
-    """Number of processes."""
-    process_index: Annotated[int | None, option("I", parse_from_0, "found by JAX")] = None
-    """Number of this process, from 0."""
+    HELP: ClassVar[str] = f"""
+usage: jaxtie run [EXPERIMENT] [OPTIONS]
+
+Train an experiment's arms, many seeds at once, and compare them.
+
+  jaxtie run --seeds 64                             the paper's main experiment
+  jaxtie run output_bias --seeds 128 --scale 0.1    another one, a tenth as long
+  jaxtie run text_clm --text books/                 a language model on your text
+
+  EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
+                            `experiment`
+  --list                    list the experiments with their claims
+  --all                     run every experiment that --list shows and write one page about them,
+                            DIR/index.html; text experiments need --text or --tfds
+  --out DIR                 folder for results, figures and report (runs/NAME[-TEXT]); with --all,
+                            of the folders of all runs (runs)
+  --overwrite               remove an earlier run from DIR and start anew
+  --checkpoint-every S      seconds of training between two checkpoints (60); a killed run goes on
+                            from the last one
+  --dry-run                 print estimates of time, memory and disk; write nothing
+  --json                    print the conclusion as JSON
+  --quiet                   print no progress
+  --version                 print the version
+
+changes of the experiment (in brackets: the main experiment's values)
+  --seeds N|A-B|A-B,C       how many seeds (from 0), a range, or a list of seeds and ranges (64)
+  --steps STEPS             updates of each member, one batch each (150,000)
+  --scale F                 multiply the steps; arms untie at the same share, the schedule of the
+                            learning rate stays
+  --arms ARM,ARM            variants to compare on the same seeds and data: tied, untied,
+                            untied@STEP (tied up to there), untied@2/3 (of the run), with options:
+                            tied+bias, untied+bias@STEP, tied+targets-only, ... (tied,untied)
+  --learning-rate R         at the start of the schedule (0.0005)
+  --weight-decay D          of AdamW, times the learning rate (0.1)
+  --width W                 of the model and its embeddings (4)
+  --sweep NAME=VALUE,VALUE  train every seed at each value of a number of the experiment, such as
+                            learning_rate, width or p_X; repeated, at every combination
+  --record-every STEPS      steps between two records of loss, accuracy and distances (100)
+  --eval-every STEPS        steps between two evaluations, a multiple of it (1,000)
+  --data-seed SEED          of the split and of the samples (14)
+
+experiments on EXor
+  --data STREAM             per-seed: a stream of samples for each seed, shared by its arms; shared:
+                            one for all seeds (per-seed)
+  --zeros P,P               probabilities of X and of Y for a zero (0.1,0.9)
+  --ones P,P                probabilities of A and of B for a one (0.5,0.5)
+  --all-strings             include the string of ones, which the published code leaves out
+  --independent-layers      draw the initial values of every layer, instead of cloning the first as
+                            PyTorch does
+
+experiments on text{TextOptions.TEXT_HELP}
+several processes, each started by the same command
+  --distributed             be one of them. JAX finds the others on SLURM, Kubernetes and TPU pods;
+                            elsewhere give the next three options
+  --coordinator HOST:PORT   host of the first process, and a free port there
+  --process-count N         number of processes
+  --process-index I         number of this process, from 0
+
+Exit status: 0 done, 2 a user's error, 130 interrupted.
+"""
+    experiment: str | None = argument()
+    list: bool = flag()
+    all: bool = flag()
+    out: Path | None = option(Path)
+    overwrite: bool = flag()
+    checkpoint_every: float = option(parse_above_0("a number of seconds above 0"), 60.0)
+    dry_run: bool = flag()
+    json: bool = flag()
+    quiet: bool = flag()
+    version: bool = flag()
+    seeds: tuple[int, ...] | None = option(parse_seeds)
+    steps: int | None = option(parse_positive)
+    scale: float | None = option(parse_above_0("a number above 0, such as 0.1"))
+    arms: tuple[Arm, ...] | None = option(parse_arms)
+    learning_rate: float | None = option(parse_above_0("a number above 0, such as 1e-3"))
+    weight_decay: float | None = option(real)
+    width: int | None = option(parse_positive)
+    sweep: tuple[tuple[str, tuple[float, ...]], ...] = option(_parse_sweep, ())
+    record_every: int | None = option(parse_positive)
+    eval_every: int | None = option(parse_positive)
+    data_seed: int | None = option(parse_from_0)
+    data: str | None = option(parse_one_of(*DATA_STREAMS))
+    zeros: tuple[float, float] | None = option(_parse_probabilities)
+    ones: tuple[float, float] | None = option(_parse_probabilities)
+    all_strings: bool = flag()
+    independent_layers: bool = flag()
+    distributed: bool = flag()
+    coordinator: str | None = option(parse_address)
+    process_count: int | None = option(parse_positive)
+    process_index: int | None = option(parse_from_0)
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The groups of options of `jaxtie run`."""
-
-    basic: tyro.conf.OmitArgPrefixes[BasicOptions] = BasicOptions()
-    exor: tyro.conf.OmitArgPrefixes[ExorOptions] = ExorOptions()
-    text: tyro.conf.OmitArgPrefixes[TextOptions] = TextOptions()
-    cluster: tyro.conf.OmitArgPrefixes[ClusterOptions] = ClusterOptions()
-
-
-DESCRIPTION = """Train an experiment's arms, many seeds at once, and compare them.
-
-examples:
-  jaxtie run --seeds 64                                    the paper's main experiment
-  jaxtie run output_bias --seeds 128 --scale 0.1           another one, a tenth as long
-  jaxtie run text_clm --text books/                        a language model on your text
-
-Exit status: 0 done, 2 a user's error, 130 interrupted."""
-
-
-def defaults_of(*groups: Any) -> dict[str, Any]:
-    """Return the default of every option."""
-    return {each.name: each.default for group in groups for each in dataclasses.fields(group)}
-
-
-DEFAULTS = defaults_of(BasicOptions, ExorOptions, TextOptions, ClusterOptions)
-# Options that change the experiment; a task says which of them it accepts.
-CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed sweep".split())
-# Options that every task accepts.
-COMMON = defaults_of(BasicOptions, ClusterOptions).keys() - CHANGES
+# Options that change no experiment; a task says which of the others it accepts.
+COMMON = frozenset(
+    "experiment list all out overwrite checkpoint_every dry_run json quiet version distributed"
+    " coordinator process_count process_index".split()
+)
 WITH_ALL = frozenset(
     "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
     " skip_bad vocab vocab_size".split()
 )
 
 
-def refuse_other_than(
-    useful: Collection[str], options: Any, defaults: Mapping[str, Any], reason: str
-) -> None:
+def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> None:
     """Raise UserError with the reason if an option was given that is not `useful`."""
-    for name, default in defaults.items():
-        if name not in useful and getattr(options, name) != default:
-            shown = (
-                "EXPERIMENT" if name in ("experiment", "source") else f"--{name.replace('_', '-')}"
-            )
+    for each in dataclasses.fields(options):
+        if each.name not in useful and getattr(options, each.name) != each.default:
+            named = "others" in each.metadata
+            shown = f"--{each.name.replace('_', '-')}" if named else "EXPERIMENT"
             raise UserError(f"{shown}: {reason}")
 
 
-def parse_run(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the options of `jaxtie run`, those of all groups together.
-
-    Raises:
-      UserError: in one line that names the option, its value and the expected ones.
-      SystemExit: after `--help`.
-    """
-    options = parse_groups(RunOptions, "jaxtie.run", arguments, DESCRIPTION)
+def parse_run(words: Sequence[str]) -> RunOptions:
+    """Read the options of `jaxtie run`; see `parse_command`."""
+    options = parse_command(RunOptions, "jaxtie run", words)
     for name in ("version", "list"):
         if getattr(options, name):
-            refuse_other_than({name}, options, DEFAULTS, f"expected without --{name}")
+            refuse_other_than({name}, options, f"expected without --{name}")
     address = {
         "--coordinator": options.coordinator,
         "--process-count": options.process_count,
         "--process-index": options.process_index,
     }
     given = [name for name, value in address.items() if value is not None]
-    if given and not options.distributed:
-        raise UserError(f"{given[0]}: expected with --distributed only")
-    if given and len(given) < len(address):
-        raise UserError(f"{given[0]}: expected {', '.join(address)} together, or none of them")
-    if given and options.process_index >= options.process_count:
-        raise UserError(
-            f"--process-index {options.process_index}: expected less than --process-count"
-            f" {options.process_count}"
+    if given:
+        check(options.distributed, f"{given[0]}: expected with --distributed only")
+        together = f"{given[0]}: expected {', '.join(address)} together, or none of them"
+        check(len(given) == len(address), together)
+        index, count = options.process_index or 0, options.process_count or 0
+        check(
+            index < count,
+            f"--process-index {index}: expected less than --process-count {count}",
         )
-    if options.steps and options.scale:
-        raise UserError("--scale: expected without --steps, which says how many steps there are")
+    check(
+        not (options.steps and options.scale),
+        "--scale: expected without --steps, which says how many steps there are",
+    )
+    check(not (options.json and options.dry_run), "--json: expected without --dry-run")
     if options.all:
-        refuse_other_than(
-            WITH_ALL,
-            options,
-            DEFAULTS,
-            "no option of --all, which runs the experiments as they are declared",
-        )
+        reason = "no option of --all, which runs the experiments as they are declared"
+        refuse_other_than(WITH_ALL, options, reason)
     return options
 
 
-def changed(experiment: TaskConfig, options: argparse.Namespace) -> TaskConfig:
+def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     """Return the experiment with the changes that the options ask for.
 
     Raises:
       UserError: if an option does not apply to it, or a value is invalid.
     """
     if not options.all:
-        refuse_other_than(
-            experiment.accepted | COMMON,
-            options,
-            DEFAULTS,
-            f"not an option of {experiment.name}, which {experiment.refusal}",
-        )
-    own = {field.name for field in dataclasses.fields(experiment)}
+        reason = f"not an option of {experiment.name}, which {experiment.refusal}"
+        refuse_other_than(experiment.accepted | COMMON, options, reason)
+    own = {field.name for field in dataclasses.fields(experiment)} | {*NUMBERS}
     given = {name: getattr(options, name) for name in experiment.accepted & own}
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
-    experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))
+    experiment = dataclasses.replace(experiment, **experiment.changes(options)).changed(**fields)
     for name, values in dict(experiment.sweep).items():
         for point in (experiment.at({name: value}) for value in values):
-            again = dataclasses.replace(point, **fields | {"sweep": ()}, **point.changes(options))
+            again = dataclasses.replace(point, **point.changes(options))
+            again = again.changed(**fields | {"sweep": ()})
             check(again == point, f"sweep of {name}: another option sets it; give one of the two")
     return experiment.scaled(options.scale) if options.scale else experiment
 
@@ -335,13 +283,13 @@ def command_line(module: str, arguments: Sequence[str]) -> str:
     return line.encode(errors="backslashreplace").decode()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run `jaxtie run`; return the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if given is None else given
     return run_command(lambda: _run(parse_run(words), command_line("jaxtie.run", words)))
 
 
-def _run(options: argparse.Namespace, command: str) -> int:
+def _run(options: RunOptions, command: str) -> int:
     session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
     if options.version:
         print(f"jaxtie {jaxtie.__version__}")
@@ -358,7 +306,7 @@ def _run(options: argparse.Namespace, command: str) -> int:
     _check_inputs(experiment, folder, session.overwrite)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session, declared)
-    return _show(folder, _run_one(experiment, folder, options, session), *declared)
+    return _show(folder, _run_one(experiment, folder, options, session), options, *declared)
 
 
 def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) -> None:
@@ -369,7 +317,7 @@ def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) ->
 
 
 def _run_one(
-    experiment: TaskConfig, folder: RunFolder, options: argparse.Namespace, session: Session
+    experiment: TaskConfig, folder: RunFolder, options: RunOptions, session: Session
 ) -> Outcome:
     if not options.dry_run:
         outcome = lifecycle.run_in_folder(experiment, folder, session)
@@ -380,19 +328,30 @@ def _run_one(
     earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": False})
-    print(*plan(experiment, folder, earlier, session.say), sep="\n")
+    print(*plan_lines(experiment, folder, earlier, session.say), sep="\n")
     return Outcome.PLANNED
 
 
 def _show(
-    folder: RunFolder, outcome: Outcome, declared: TaskConfig, claims: Sequence[Claim]
+    folder: RunFolder,
+    outcome: Outcome,
+    options: RunOptions,
+    declared: TaskConfig,
+    claims: Sequence[Claim],
 ) -> int:
     """Print the conclusion of a finished run, and verdicts; return the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
         results = lifecycle.load(folder.path)
         conclusion = analysis.conclude(results)
+        lines, verdicts = conclusion.lines(), _judge(folder, results, declared, claims)
+        if options.json:
+            table = {name: getattr(conclusion.table, name) for name in ("title", "header", "rows")}
+            found = {"experiment": results.attrs["experiment"], "folder": str(folder.path)}
+            found |= {"conclusion": lines, "table": table, "claims": verdicts}
+            print(json.dumps(found, indent=1))
+            return 0
         print_tables(conclusion.table.shortened(ROWS))
-        print(*conclusion.lines(), *_judge(folder, results, declared, claims), sep="\n")
+        print(*lines, *verdicts, sep="\n")
         print(f"Report: {folder.page}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
@@ -428,7 +387,7 @@ def _judge(
 def _run_with_others(
     experiment: TaskConfig,
     folder: RunFolder,
-    options: argparse.Namespace,
+    options: RunOptions,
     session: Session,
     declared: tuple[TaskConfig, Sequence[Claim]],
 ) -> int:
@@ -441,14 +400,15 @@ def _run_with_others(
     processes = join(options.coordinator, options.process_count, options.process_index)
     session = dataclasses.replace(session, processes=processes)
     if processes.leads:
-        status = _show(folder, _run_one(experiment, folder, options, session), *declared)
+        outcome = _run_one(experiment, folder, options, session)
+        status = _show(folder, outcome, options, *declared)
     else:
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()
     return status
 
 
-def _run_every_one(options: argparse.Namespace, session: Session) -> int:
+def _run_every_one(options: RunOptions, session: Session) -> int:
     """Run every experiment that --list shows; return the exit status."""
     out = options.out or RUNS
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import jaxtie
-from jaxtie.config import TaskConfig, UserError
+from jaxtie.checks import UserError, suggest
+from jaxtie.config import TaskConfig
 
 PACKAGE = Path(jaxtie.__file__).parent
 INSTALLED = (PACKAGE / "experiments", PACKAGE.parent / "experiments")  # the latter of a checkout
@@ -44,7 +45,9 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
       UserError: if the file is missing, fails, or defines no experiment.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such experiment file; --list shows the known ones")
+        known = [each.stem for each in experiment_folder().glob("*.py")]
+        meant = suggest(path.stem, known) or "; --list shows the known ones"
+        raise UserError(f"{path}: no such experiment file{meant}")
     spec = importlib.util.spec_from_file_location("experiment_file", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: expected a Python file, NAME.py")

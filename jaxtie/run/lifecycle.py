@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,14 @@ import xarray as xr
 import jaxtie
 import jaxtie.exor.config
 import jaxtie.text.config  # these two enter the tasks whose results can be read
-from jaxtie.config import TaskConfig, UserError, check, names_of, number_label
+from jaxtie.arms import names_of
+from jaxtie.checks import UserError, check, is_integer, number_label
+from jaxtie.config import TaskConfig
 from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
 from jaxtie.results.folder import RunFolder, Say, write_sealed
 from jaxtie.results.tables import summary_markdown
+from jaxtie.run.experiment_files import find_experiment, load_experiment
 from jaxtie.run.page import write_report
 
 if TYPE_CHECKING:
@@ -70,22 +73,26 @@ class Session:
 
 
 def run(
-    experiment: TaskConfig,
+    experiment: TaskConfig | str | Path,
     out: str | Path | None = None,
     *,
     quiet: bool = False,
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
+    **changes: Any,
 ) -> xr.Dataset:
     """Train an experiment's arms, as `jaxtie run` does, and return the results.
 
     Args:
-      experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
+      experiment: `Experiment` or `TextExperiment`, a file that declares one as `experiment`, or
+        the name of one that `jaxtie run --list` shows.
       out: folder for results, figures, summary and checkpoints. A run that was stopped there goes
         on, a finished one is read again or extended. None: keep nothing.
       quiet: print no progress on standard error.
       overwrite: remove an earlier run from `out` and start anew.
       checkpoint_every: seconds of training between two checkpoints.
+      changes: fields of the experiment, and numbers such as `learning_rate` or `width`, that are to
+        differ from the declaration; `seeds=8` are seeds 0 to 7.
 
     Returns:
       The labelled results, in memory.
@@ -94,8 +101,13 @@ def run(
       UserError: in one line, if a value is invalid or the folder holds something else.
       KeyboardInterrupt: after an interrupt; the records are in `out`, and the same call goes on.
     """
+    if isinstance(experiment, str | Path):
+        experiment = load_experiment(find_experiment(str(experiment)))
     if not isinstance(experiment, TaskConfig):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
+    if is_integer(seeds := changes.get("seeds")):
+        changes["seeds"] = range(seeds)
+    experiment = experiment.changed(**changes)
     session = Session(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
     )
@@ -124,7 +136,7 @@ def load(path: str | Path) -> xr.Dataset:
     return results
 
 
-def plan(
+def plan_lines(
     experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
     """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
@@ -133,7 +145,7 @@ def plan(
     if experiment.is_static_sweep:
         for _, point, each in points_of(experiment, folder):
             yield f"{each.path.name}:"
-            yield from plan(point, each, each.config(), say)
+            yield from plan_lines(point, each, each.config(), say)
         return
     start_jax()
     check_devices()
@@ -180,21 +192,18 @@ def inspect_folder(
     if not earlier:
         return None, True
     finished, differences = bool(earlier.get("finished")), folder.differences(experiment, earlier)
-    if differences and not (finished and _extends(experiment, earlier["experiment"], differences)):
+    before = earlier["experiment"]
+    extends = (  # only adds steps or seeds
+        set(differences) <= {"steps", "seeds"}
+        and experiment.steps >= before.get("steps", experiment.steps)
+        and set(experiment.seeds) >= set(before.get("seeds", [None]))
+    )
+    if differences and not (finished and extends):
         raise UserError(
             f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
             "choose another --out, or --overwrite it"
         )
     return earlier, bool(differences) or not finished
-
-
-def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) -> bool:
-    """Whether an experiment only adds steps or seeds to a finished one."""
-    return (
-        set(differences) <= {"steps", "seeds"}
-        and experiment.steps >= earlier.get("steps", experiment.steps)
-        and set(experiment.seeds) >= set(earlier.get("seeds", [None]))
-    )
 
 
 def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
@@ -314,6 +323,7 @@ class _Run:
         from jaxtie.training.trainer import schema_of
 
         folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
+        attributes_of, constants_of = map(experiment.report, ("attributes", "constants"))
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
@@ -329,7 +339,16 @@ class _Run:
             self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            folder.assemble(experiment, schema, self._attributes(), self._report("constants"))
+            attributes = {
+                "task": experiment.task,
+                "experiment": experiment.name,
+                "claim": experiment.claim,
+                "command": self.config["command"],
+                **{f"version_{name}": each for name, each in self.config["versions"].items()},
+                **(attributes_of(experiment) if attributes_of else {}),
+            }
+            constants = constants_of(experiment) if constants_of else {}
+            folder.assemble(experiment, schema, attributes, constants)
             self._write_config()
             if not finished:
                 return False
@@ -361,22 +380,6 @@ class _Run:
                 quiet=self.session.quiet,
             )
             return trainer.train(stopped, report)
-
-    def _attributes(self) -> dict[str, str | int]:
-        """Return the attributes of `results.nc`."""
-        return {
-            "task": self.experiment.task,
-            "experiment": self.experiment.name,
-            "claim": self.experiment.claim,
-            "command": self.config["command"],
-            **{f"version_{name}": number for name, number in self.config["versions"].items()},
-            **self._report("attributes"),
-        }
-
-    def _report(self, name: str) -> dict[str, Any]:
-        """Return the task's own constants or attributes."""
-        own = self.experiment.report(name)
-        return own(self.experiment) if own else {}
 
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)

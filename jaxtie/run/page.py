@@ -21,7 +21,7 @@ from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
-MARK = '<meta name="generator" content="jaxtie'
+GENERATOR = '<meta name="generator" content="jaxtie'
 
 
 class Image(NamedTuple):
@@ -40,30 +40,18 @@ class Image(NamedTuple):
 
 @dataclass
 class Section:
-    """An experiment on the page.
-
-    Attributes:
-      file: experiment file.
-      name, claim: as declared.
-      status: in a few words.
-      error: message, if it failed or was skipped.
-      exit_status: of a command that ran this experiment alone.
-      minutes: duration of the run.
-      facts: label -> text.
-      lines: the conclusion; the first one is the outcome.
-      answer: the table of the conclusion.
-    """
+    """An experiment on the page."""
 
     file: str
     name: str
     claim: str = ""
     status: str = WAITING
-    error: str = ""
-    exit_status: int = 0
+    error: str = ""  # message, if it failed or was skipped
+    exit_status: int = 0  # of a command that ran this experiment alone
     minutes: float | None = None
     facts: dict[str, str] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-    answer: Table | None = None
+    lines: list[str] = field(default_factory=list)  # the conclusion; the outcome first
+    answer: Table | None = None  # of the conclusion
     images: list[Image] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -154,7 +142,7 @@ def check_page(path: Path) -> None:
         )
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            if MARK not in file.read(2000):
+            if GENERATOR not in file.read(2000):
                 raise UserError(
                     f"{path}: is no page of jaxtie, so is not overwritten; choose another --out"
                 )

@@ -4,12 +4,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
+from typing import ClassVar
 
 from jaxtie.config import check
-from jaxtie.options import Flag, option, parse_command, parse_path, run_command
+from jaxtie.options import argument, flag, parse_command, parse_path, run_command
 from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import write_frames
@@ -19,22 +17,28 @@ from jaxtie.run.page import write_report
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Draw the figures and the report of runs again, from their results alone."""
+    """Options of `jaxtie report`."""
 
-    runs: tyro.conf.Positional[tuple[Annotated[Path, option("DIR", parse_path)], ...]] = ()
-    """Folders of finished runs."""
-    pdf: Flag = False
-    """Also draw each panel of the overview by itself, and every figure as PDF."""
-    csv: Flag = False
-    """Also write the results as tidy CSV, below DIR/csv."""
-    animate: Flag = False
-    """Also draw the embeddings over training as an animation, portrait.gif; of EXor."""
+    HELP: ClassVar[str] = """
+usage: jaxtie report DIR ... [OPTIONS]
+
+Draw the figures and the report of runs again, from their results alone.
+
+  DIR ...            folders of finished runs
+  --pdf              also draw each panel of the overview by itself, and every figure as PDF
+  --csv              also write the results as tidy CSV, below DIR/csv
+  --animate          also draw the embeddings over training, portrait.gif; of EXor
+"""
+    runs: tuple[Path, ...] = argument(parse_path, ())
+    pdf: bool = flag()
+    csv: bool = flag()
+    animate: bool = flag()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie report`; return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    return run_command(lambda: _report(parse_command(ReportOptions, "jaxtie.report", words)))
+    return run_command(lambda: _report(parse_command(ReportOptions, "jaxtie report", words)))
 
 
 def _report(options: ReportOptions) -> int:

@@ -76,7 +76,7 @@ def text_schema(experiment: "TextExperiment") -> Schema:
 
 def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
-    from jaxtie.training.optimizer import decay_table, schedule_table
+    from jaxtie.training.optimizer import decay_factors, schedule_table
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.tie import count_parameters
 
@@ -108,7 +108,7 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     return found | {
         "first_word": words(prepared.first, "kind", "pair"),
         "second_word": words(prepared.second, "kind", "pair"),
-        "decay_factor": xr.DataArray(decay_table(optimizer, steps, arms), dims="step"),
+        "decay_factor": xr.DataArray(decay_factors(optimizer, steps, arms), dims="step"),
         "probe_word": words(prepared.words_K[probes(experiment)], "probe"),
         "token": words(np.arange(len(vocabulary)), "token_number"),
         "scheduled_learning_rate": xr.DataArray(

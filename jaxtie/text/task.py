@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxtie.config import Decoder, Head, Variant
-from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
+from jaxtie.config import Head, Variant
+from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.text import masking
 from jaxtie.text.corpus import (
     FREQUENCIES,
@@ -129,8 +129,6 @@ class TextTask(Task):
 
 def build_text_model(config: "TextExperiment", variant: Variant, platform: str) -> TextModel:
     """Return the model of a variant; accelerators multiply matrices of bfloat16."""
-    sizes = {"layers": config.model.layers, "heads": config.model.heads}
-    sizes["feedforward"] = config.model.hidden
     dtype = None if platform == "cpu" else jnp.bfloat16
     attention = machine.flash_attention(platform, config.model.width // config.model.heads)
     special = config.prepared.text.special
@@ -144,11 +142,9 @@ def build_text_model(config: "TextExperiment", variant: Variant, platform: str) 
         matmul_dtype=dtype,
         row_sets=row_sets(config, variant.head),
     )
-    if isinstance(config.model, Decoder):
-        return decoder_model(embedding, config.model, dtype, attention)
-    if config.objective == "causal":
-        return causal_model(embedding, **sizes, dtype=dtype, attention=attention)
-    return masked_model(embedding, **sizes, dtype=dtype)
+    causal = config.objective == "causal"
+    body = build_body(config.model, causal=causal, dtype=dtype, attention=attention)
+    return TextModel(embedding, body)
 
 
 def row_sets(config: "TextExperiment", head: Head) -> dict[str, tuple[int, ...]]:

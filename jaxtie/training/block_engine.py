@@ -30,26 +30,27 @@ from jaxtie.config import Layout, TaskConfig, UserError, Variant, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
-from jaxtie.training.member import Member, as_host, make_member, untie_state
+from jaxtie.training.member import as_host, make_member, untie_state
 from jaxtie.training.task import (
     Chunk,
     Control,
-    Estimate,
+    Engine,
     HParams,
     Members,
     Phase,
-    Records,
+    Recorded,
     State,
     Task,
     flatten,
     unflatten,
+    untie_members,
 )
 from jaxtie.tying import tie
 
 CPU_PART = 16  # members that a CPU maps at once without lanes
 CHUNK = 64  # most records in a chunk
-TRIAL_RECORDS = 2  # records trained to estimate the time
-SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
+TRIAL_RECORDS = 3  # records trained to estimate the time
+SMALL_PARAMETERS = 2_000  # of a member: up to so many a task without a layout trains in lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
     "gpu": Layout((128, 512, 1024, 2048), few=256, lanes=True),
@@ -79,7 +80,7 @@ def layout_of(config: TaskConfig, platform: str) -> Layout:
     if (own := config.layout(platform)) is not None:
         return own
     task = config.build(config.arms[-1].variant, platform)
-    small = tie.count_parameters(state_shapes(task).params) <= SMALL
+    small = tie.count_parameters(state_shapes(task).params) <= SMALL_PARAMETERS
     return (SMALL_LAYOUT if small else LARGE_LAYOUT)[platform]
 
 
@@ -88,7 +89,7 @@ def state_shapes(task: Task) -> State:
     return jax.eval_shape(make_member(task).init, np.uint32(0), task.hparams())
 
 
-def block_size(layout: Layout, members: int) -> int:
+def members_per_block(layout: Layout, members: int) -> int:
     """Return the members of a block: of few its first size, of more the least that has them all."""
     if members <= layout.few:
         return layout.blocks[0]
@@ -111,16 +112,10 @@ def stack_hparams(config: TaskConfig, platform: str) -> HParams:
     """Return the hyperparameters of every sweep point; host arrays (points, ...)."""
     variant = config.arms[0].variant
     own = [point.build(variant, platform).hparams() for point in config.points]
+    missing = {name for name in config.traced if hasattr(config.optimizer, name)} - own[0].keys()
+    if missing:
+        raise ValueError(f"task {config.task}: hparams lacks {missing}; add super().hparams()")
     return jax.tree.map(lambda *values: np.stack(values), *own)
-
-
-def advance_members(member: Member, layout: Layout, platform: str, states, streams, hparams, step):
-    """Train the members of a block from one record to the next."""
-    if not layout.lanes or len(streams) == 1:  # a vector of one wastes places
-        return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
-    members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
-    advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")
-    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
 
 
 class Batched(NamedTuple):
@@ -139,44 +134,39 @@ def batch_members(
 ) -> Batched:
     """Batch a member's functions over a block."""
     task = config.build(variant, platform)
-    missing = [
-        name
-        for name in config.traced
-        if hasattr(config.optimizer, name) and name not in task.hparams()
-    ]
-    if missing:
-        raise ValueError(f"{type(task).__name__}.hparams lacks {missing}; add super().hparams()")
     member = make_member(task)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
     every, eval_every = config.record_every, config.eval_every
-    to_record = partial(advance_members, member, layout, platform)
+
+    def to_record(states, streams, hparams, step):
+        """Train the members from one record to the next."""
+        if not layout.lanes or block == 1:  # a vector of one wastes places
+            return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
+        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
+        advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")
+        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
 
     def of_each(function, *own):
         """Map a constant number of members at a time: another one may round differently."""
         return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
 
-    def next_record(states, streams, hparams, step, last):
-        states, records = to_record(states, streams, hparams, step)
-
-        def skip(*_):
-            return {
-                name: jnp.zeros(x.shape, x.dtype)
-                for name, x in shapes.items()
-                if name not in records
-            }
-
-        due = ((step + every) % eval_every == 0) | (step + every == last)
-        evaluate = partial(of_each, member.evaluate)
-        return states, {**records, **jax.lax.cond(due, evaluate, skip, states, hparams)}
-
     @partial(jax.jit, donate_argnums=0)
     def advance(states, streams, hparams, step, count, last):
         def body(i, carry):
             states, chunk = carry
-            states, records = next_record(states, streams, hparams, step + i * every, last)
-            return states, jax.tree.map(
-                lambda places, value: places.at[i].set(value), chunk, records
+            at = step + i * every
+            states, records = to_record(states, streams, hparams, at)
+            unmeasured = {name: x for name, x in shapes.items() if name not in records}
+            due = ((at + every) % eval_every == 0) | (at + every == last)
+            evaluated = jax.lax.cond(
+                due,
+                partial(of_each, member.evaluate),
+                lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), unmeasured),
+                states,
+                hparams,
             )
+            records = {**records, **evaluated}
+            return states, jax.tree.map(lambda into, x: into.at[i].set(x), chunk, records)
 
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (states, chunk))
@@ -266,7 +256,7 @@ class Block:
       numbers: of the members, without padding.
       step: updates made once all submitted calls are done.
       streams: host array, padded.
-      hparams: on the device.
+      points: sweep points, padded.
       states: on the device.
       device: trains the block.
       latest: the last submitted call.
@@ -275,7 +265,7 @@ class Block:
     numbers: np.ndarray
     step: int
     streams: np.ndarray
-    hparams: HParams
+    points: np.ndarray
     states: State
     device: jax.Device
     latest: Future | None = None
@@ -305,8 +295,9 @@ class BlockRun:
         self.hparams = stack_hparams(config, workers[0].platform)
         self.devices = itertools.cycle(workers)
         self.waiting: deque[Block] = deque()
-        # device -> the sweep points and hyperparameters that it got last
-        self.placed: dict[jax.Device, tuple[bytes, HParams]] = {}
+        # By device and sweep points, since the exact distributions of an ordered model are larger
+        # than its state, and equal for all members without a sweep.
+        self.placed: dict[tuple[jax.Device, bytes], HParams] = {}
 
     def chunks(self, numbers: Sequence[int], known: Members | None) -> Iterator[Chunk]:
         """Train these members from their known state or from step 0; yield chunks of records.
@@ -332,45 +323,30 @@ class BlockRun:
     def _pad(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[-1:], self.program.block - len(x), axis=0)])
 
-    def _hparams_of(self, numbers: np.ndarray) -> HParams:
-        points, _ = point_and_seed(numbers)
-        return jax.tree.map(lambda x: x[self._pad(points)], self.hparams)
-
-    def _place(self, numbers: np.ndarray, device: jax.Device) -> HParams:
-        """Return a block's hyperparameters on a device; reuse those of the block before if equal.
-
-        The exact distributions of an ordered model are larger than its state, and equal for all
-        members without a sweep.
-        """
-        points, _ = point_and_seed(self._pad(numbers))
-        if device not in self.placed or self.placed[device][0] != points.tobytes():
-            own = jax.device_put(self._hparams_of(numbers), device)
-            self.placed[device] = points.tobytes(), own
-        return self.placed[device][1]
-
     def _resume(self, numbers: np.ndarray, known: Members) -> None:
         """Queue blocks of members that are at the same step."""
         wanted = np.isin(known.numbers, numbers)
         for step in np.unique(known.steps[wanted & (known.steps < self.until)]):
             here = np.flatnonzero(wanted & (known.steps == step))
             for indices in _in_blocks(here, self.program.block):
-                own, device = jax.tree.map(lambda x, i=indices: x[i], known), next(self.devices)
+                own = jax.tree.map(lambda x, i=indices: x[i], known)
                 states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
-                placed = self._place(own.numbers, device), jax.device_put(states, device)
-                self.waiting.append(
-                    Block(own.numbers, int(step), self._pad(own.streams), *placed, device)
-                )
+                self._wait(own.numbers, int(step), self._pad(own.streams), states)
+
+    def _wait(self, numbers: np.ndarray, step: int, streams: np.ndarray, states: State) -> Block:
+        """Queue a block for the next device."""
+        points, _ = point_and_seed(self._pad(numbers))
+        device = next(self.devices)
+        states = jax.device_put(states, device)
+        self.waiting.append(Block(numbers, step, streams, points, states, device))
+        return self.waiting[-1]
 
     def _begin(self, own: np.ndarray) -> Chunk:
         """Start members, queue their block and return their record at step 0."""
-        _, seeds = point_and_seed(self._pad(own))
-        states, streams, records = self.program.start(
-            seeds.astype(np.uint32), self._hparams_of(own)
-        )
-        device = next(self.devices)
-        placed = self._place(own, device), jax.device_put(states, device)
-        block = Block(own, 0, np.array(streams), *placed, device)
-        self.waiting.append(block)
+        points, seeds = point_and_seed(self._pad(own))
+        hparams = jax.tree.map(lambda x: x[points], self.hparams)
+        states, streams, records = self.program.start(seeds.astype(np.uint32), hparams)
+        block = self._wait(own, 0, np.array(streams), states)
         records = {name: value[None] for name, value in as_host(records).items()}
         return self._chunk(block, 0, 0, as_host(states), records)
 
@@ -391,13 +367,17 @@ class BlockRun:
     def _advance(
         self, block: Block, previous: Future | None, step: int, count: int
     ) -> tuple[Chunk, float]:
+        """Train a block, once its previous call is done; return a chunk, and seconds a record."""
         if previous:
             wait([previous])
-        began = time.monotonic()
+        began, key = time.monotonic(), (block.device, block.points.tobytes())
+        if key not in self.placed:
+            own = jax.tree.map(lambda x: x[block.points], self.hparams)
+            self.placed[key] = jax.device_put(own, block.device)
         block.states, records = self.program.advance[block.device](
             block.states,
             block.streams,
-            block.hparams,
+            self.placed[key],
             *map(np.int32, (step, count, self.config.steps)),
         )
         records = {name: np.asarray(value)[:count] for name, value in records.items()}
@@ -407,7 +387,7 @@ class BlockRun:
         return chunk, seconds / count
 
     def _chunk(
-        self, block: Block, first_record: int, step: int, states: State, records: Records
+        self, block: Block, first_record: int, step: int, states: State, records: Recorded
     ) -> Chunk:
         size = len(block.numbers)
         leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
@@ -423,8 +403,8 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
-class BlockEngine:
-    """Engine (`jaxtie.training.task.Engine`) of tasks that draw their batches on the device.
+class BlockEngine(Engine[BlockProgram]):
+    """Engine of tasks that draw their batches on the device.
 
     Each process trains a share of the members.
     """
@@ -432,12 +412,13 @@ class BlockEngine:
     def __init__(self, config: TaskConfig, processes: Processes):
         devices = jax.local_devices()
         self.config, self.processes, platform = config, processes, devices[0].platform
-        self.block = block_size(layout_of(config, platform), len(config.members))
+        self.block = members_per_block(layout_of(config, platform), len(config.members))
         self.own = set(processes.share(config.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
         variant = config.arms[0].variant
         best = [point.build(variant, platform).best_loss for point in config.points]
-        self.best_losses: Sequence[float] = [loss for loss in best if loss is not None]
+        self.best_losses = [loss for loss in best if loss is not None]
+        self.together, self.swept = self.block * len(self.workers), bool(config.sweep)
         self.facts = {
             "device": machine.describe_device(self.workers[0]),
             "workers": len(self.workers),
@@ -448,7 +429,7 @@ class BlockEngine:
     def compile(self, phase: Phase) -> BlockProgram:
         """Compile the program of a phase; raise UserError if the devices lack the memory."""
         program = compile_block(self.config, phase.variant, self.block, self.workers)
-        check_memory(program, self.workers, len(self.own), swept=bool(self.config.sweep))
+        check_memory(program, self.workers, len(self.own), swept=self.swept)
         return program
 
     def parameters(self, program: BlockProgram) -> int:
@@ -470,37 +451,15 @@ class BlockEngine:
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
-        return untie_members(self.config, phase, members)
+        tied = self.config.build(Variant(True, phase.arm.head), self.workers[0].platform)
+        return untie_members(state_shapes(tied), members, untie_state)
 
-    def estimate(self, program: BlockProgram) -> Estimate:
-        """Train a little and estimate the cost of an arm."""
-        records = len(self.config.record_steps) - 1
-        seconds = seconds_per_record(program, self.workers, self.config) * records
-        members, swept = len(self.config.members), bool(self.config.sweep)
-        return Estimate(seconds, device_bytes(program, self.workers, members, swept=swept))
-
-
-def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members:
-    """Untie members of a tied phase."""
-    task = config.build(Variant(True, phase.arm.head), jax.local_devices()[0].platform)
-    like = state_shapes(task)
-    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
-    return members._replace(states=flatten(untie_state(unflatten(stacked, members.states))))
-
-
-def seconds_per_record(
-    program: BlockProgram, workers: Sequence[jax.Device], config: TaskConfig
-) -> float:
-    """Measure the time of all blocks from one record to the next, on one block per worker."""
-    seeds = tuple(range(program.block * len(workers)))
-    steps = (1 + TRIAL_RECORDS) * config.record_every
-    # other arms may end later
-    trial = dataclasses.replace(config, seeds=seeds, steps=steps, arms=("untied",), sweep=())
-    for chunk in BlockRun(program, workers, trial, steps).chunks(trial.members, None):
-        if chunk.first_record <= 1:
-            began = time.monotonic()
-    rounds = -(-len(config.members) // len(seeds))
-    return rounds * (time.monotonic() - began) / TRIAL_RECORDS
+    def trial(self, program: BlockProgram) -> tuple[Iterator[Chunk], int, int]:
+        """Train a block per worker for some records; see `Engine.trial`."""
+        until, numbers = TRIAL_RECORDS * self.config.record_every, range(self.together)
+        needed = device_bytes(program, self.workers, len(self.config.members), swept=self.swept)
+        run = BlockRun(program, self.workers, self.config, until)
+        return run.chunks(numbers, None), self.together, needed
 
 
 def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) -> int:

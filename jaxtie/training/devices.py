@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CompilerOptions = dict[str, int | bool]
 # Settings that change random numbers, at JAX's defaults: the environment may set others.
-RANDOM = {
+RANDOM_SETTINGS = {
     "jax_default_prng_impl": "threefry2x32",
     "jax_threefry_partitionable": True,
     "jax_random_seed_offset": 0,
@@ -88,7 +88,7 @@ def start_jax() -> ModuleType:
     )
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    for name, value in RANDOM.items():
+    for name, value in RANDOM_SETTINGS.items():
         jax.config.update(name, value)
     if config.jax_compilation_cache_dir is None:
         cache = cache_folder()

@@ -1,6 +1,6 @@
 """Interventions on single rows of the embeddings: derive the tables of each role from parameters.
 
-`jaxtie.config.Interventions` declares them, as options in the name of an arm. They are changes of
+`jaxtie.arms.Interventions` declares them, as options in the name of an arm. They are changes of
 the parameterisation: the optimizer is AdamW as always, on the parameters below.
 
 - `learned_scale`: all output rows are multiplied by exp(s). s is the parameter `log_scale`.

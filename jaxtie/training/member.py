@@ -1,8 +1,7 @@
 """Train one member, one seed of one arm at one sweep point, of any task. Pure functions."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +10,16 @@ import optax
 
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
+    Aux,
     RoleSums,
     no_roles,
     sum_by_role,
     update_by_role,
     with_role_moments,
 )
-from jaxtie.training.optimizer import make_optimizer, periodic_cosine
+from jaxtie.training.optimizer import SCHEDULE, make_optimizer, periodic_cosine
 from jaxtie.training.task import KEY_IMPLEMENTATION, Metrics, Params, Roles, State, Task
 from jaxtie.tying.tie import untie
-
-Aux = TypeVar("Aux")
 
 
 class Member(NamedTuple):
@@ -156,12 +154,10 @@ def make_step(task: Task) -> Callable:
         if not (config.roles and variant.tied):
             state, (_, metrics) = update(loss_of, optimizer, state)
             return state, weighted(metrics)
-        own = dataclasses.asdict(adam) | dict(hparams)
+        own = vars(adam) | dict(hparams)
         moments = {name: own[name] for name in ("b1", "b2", "eps")}
         new, (_, metrics), parts = update_by_role(loss_of, optimizer, state, **moments)
-        rate = periodic_cosine(own["learning_rate"], own["eta_min"], adam.half_period, adam.warmup)(
-            at
-        )
+        rate = periodic_cosine(at, **{name: own[name] for name in SCHEDULE})
         rate = rate * variant.head.table_rate
         table_VxD = state.params["embedding"]["input"]
         return new, weighted(metrics) | sum_by_role(parts, table_VxD, rate, task.roles)

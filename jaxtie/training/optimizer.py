@@ -1,7 +1,6 @@
 """AdamW under a periodic cosine, as PyTorch has them."""
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,29 +12,31 @@ import optax
 from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
-Path = tuple[jax.tree_util.DictKey, ...]
+KeyPath = tuple[jax.tree_util.DictKey, ...]
 TABLES = ("input", "output", "output_rows", "own_input", "own_output")  # and rows of their own
+
+SCHEDULE = ("learning_rate", "eta_min", "half_period", "warmup")  # fields of `periodic_cosine`
 
 
 def periodic_cosine(
+    step: Any,
     learning_rate: jax.Array | float,
     eta_min: jax.Array | float,
     half_period: int,
     warmup: int = 0,
-) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+    *,
+    xp: Any = jnp,
+) -> Any:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, up, and so on.
 
     lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2, times
-    (t + 1) / warmup while that is below 1. Optax's cosine stays down instead.
+    (t + 1) / warmup while that is below 1. Optax's cosine stays down instead. `xp`: jax.numpy, or
+    NumPy for a table of steps, since compiling takes longer.
     """
-
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        # as an integer: in float32 cos(πt) loses digits as t grows
-        phase = jnp.asarray(step) % (2 * half_period)
-        rate = eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
-        return rate * jnp.minimum(1, (step + 1) / warmup) if warmup else rate
-
-    return schedule
+    # as an integer: in float32 cos(πt) loses digits as t grows
+    phase = xp.asarray(step) % (2 * half_period)
+    rate = eta_min + (learning_rate - eta_min) / 2 * (1 + xp.cos(xp.pi * phase / half_period))
+    return rate * xp.minimum(1, (step + 1) / warmup) if warmup else rate
 
 
 def make_optimizer(
@@ -52,12 +53,8 @@ def make_optimizer(
         factor of the weight decay of the embeddings.
     """
     hparams = hparams or {}
-    own = {
-        field.name: hparams.get(field.name, getattr(optimizer, field.name))
-        for field in dataclasses.fields(optimizer)
-    }
-    names = ("learning_rate", "eta_min", "half_period", "warmup")
-    schedule = periodic_cosine(*(own.pop(name) for name in names))
+    own = vars(optimizer) | dict(hparams)
+    schedule = partial(periodic_cosine, **{name: own[name] for name in SCHEDULE})
     rates = {
         ("input", "own_input"): head.input_rate * head.table_rate,
         ("output", "output_rows", "own_output"): head.output_rate * head.table_rate,
@@ -96,7 +93,7 @@ def _add_decay(
         if "input" in factors:
             _in_embedding(TABLES, params)  # raises where there is none
 
-        def one(path: Path, update: jax.Array, value: jax.Array) -> jax.Array:
+        def one(path: KeyPath, update: jax.Array, value: jax.Array) -> jax.Array:
             if _of_embedding(path) and (decay := own.get(path[-1].key)) is not None:
                 return update + decay * value
             factor = factors.get(path[-1].key, 1) if _of_embedding(path) else 1
@@ -107,7 +104,7 @@ def _add_decay(
     return optax.stateless(add)
 
 
-def _of_embedding(path: Path) -> bool:
+def _of_embedding(path: KeyPath) -> bool:
     return len(path) > 1 and path[-2].key == "embedding"
 
 
@@ -121,7 +118,9 @@ def _in_embedding(names: Sequence[str], params: Tree) -> Tree:
     return mask
 
 
-def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] = ()) -> np.ndarray:
+def decay_factors(
+    optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] = ()
+) -> np.ndarray:
     """Return what weight decay leaves of any difference of parameters by each step, f64[steps].
 
     AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
@@ -141,9 +140,6 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
-    """Return `periodic_cosine` at these steps, f32; on the host, since compiling takes longer."""
-    own, at = optimizer, np.array(steps)
-    phase = at % (2 * own.half_period)
-    swing = (own.learning_rate - own.eta_min) / 2 * (1 + np.cos(np.pi * phase / own.half_period))
-    warm = np.minimum(1, (at + 1) / own.warmup) if own.warmup else 1
-    return ((own.eta_min + swing) * warm).astype(np.float32)
+    """Return the learning rate at these steps, f32."""
+    own = {name: getattr(optimizer, name) for name in SCHEDULE}
+    return periodic_cosine(np.array(steps), **own, xp=np).astype(np.float32)

@@ -32,18 +32,19 @@ from jaxtie.training.task import (
     Batches,
     Chunk,
     Control,
-    Estimate,
+    Engine,
     HostRows,
     Members,
     Metrics,
     Params,
     Phase,
-    Records,
+    Recorded,
     State,
     Task,
     evaluation_stream,
     flatten,
     unflatten,
+    untie_members,
 )
 from jaxtie.tying import tie
 
@@ -78,8 +79,7 @@ class RowProgram(NamedTuple):
       validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
       evaluate: params -> metrics of an evaluation.
       shapes: of the carry.
-      rows: sharding of tokens.
-      replicated: sharding of everything else.
+      mesh: the devices.
       evaluated: zeros in place of an evaluation that is not due.
       no_roles: NaN in place of gradients by role, if the task records them.
     """
@@ -91,10 +91,14 @@ class RowProgram(NamedTuple):
     validate: dict[int, Any]
     evaluate: Callable
     shapes: Carry
-    rows: NamedSharding
-    replicated: NamedSharding
-    evaluated: Records
-    no_roles: Records
+    mesh: Mesh
+    evaluated: Recorded
+    no_roles: Recorded
+
+    def place(self, x: np.ndarray, *axes: str | None) -> jax.Array:
+        """Put a host array that every process has on the devices, cut along `axes`."""
+        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
 def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
@@ -119,11 +123,8 @@ def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") ->
 
 def load_carry(shapes: Carry, member: Members) -> Carry:
     """Return the carry of one member on the host; UserError where it is of another model."""
-    return jax.tree.map(lambda x: x[0], unflatten(_stacked(shapes), member.states))
-
-
-def _stacked(shapes: Carry) -> Carry:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+    return jax.tree.map(lambda x: x[0], unflatten(stacked, member.states))
 
 
 def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
@@ -145,22 +146,13 @@ def _make_start(task: Task) -> Callable:
 
 def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
     """Compile the training of a variant for every row length. Programs are cached."""
-    device = mesh.devices.flat[0]
-    task = config.build(variant, device.platform)
+    task = config.build(variant, mesh.devices.flat[0].platform)
     assert task.rows is not None
-    options = machine.REPEATABLE.get(device.platform, {})
-    key = (
-        config.program_key(),
-        config.optimizer,
-        task.rows.key,
-        variant,
-        tuple(mesh.devices.flat),
-        tuple(options.items()),
-    )
+    key = config.program_key(), task.rows.key, variant, tuple(mesh.devices.flat)
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(task, mesh, dict(options))
+        _kept[key] = _compile(task, mesh)
     return _kept[key]
 
 
@@ -170,13 +162,10 @@ def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> 
     return max(count for count in range(1, most + 1) if config.record_every % count == 0)
 
 
-def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
-    split, replicated = (
-        NamedSharding(mesh, PartitionSpec("rows")),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+def _compile(task: Task, mesh: Mesh) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
+    options: dict[str, Any] = dict(machine.REPEATABLE.get(platform, {}))
     at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
@@ -201,25 +190,26 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     params = shapes.state.params
     scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
     tokens = {length: _row_shape(task.rows, length) for length in task.rows.lengths}
-    shard: dict[str, Any] = {
-        "in_shardings": (replicated, split, replicated, replicated),
-        "out_shardings": replicated,
-    }
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    def shared(function: Callable, *axes: str | None, **more: Any) -> Any:
+        """Compile a function of rows that the devices share along `axes` of their array."""
+        shardings = (replicated, NamedSharding(mesh, PartitionSpec(*axes)), replicated, replicated)
+        return jax.jit(function, in_shardings=shardings, out_shardings=replicated, **more)
+
     seed = jax.ShapeDtypeStruct((), np.uint32)
     jobs = {("start", 0): jax.jit(start, out_shardings=replicated).lower(seed)}
     jobs["evaluate", 0] = jax.jit(
         evaluate, in_shardings=replicated, out_shardings=replicated
     ).lower(params)
-    single = jax.jit(step, donate_argnums=0, compiler_options=options, **shard)
-    several = shard | {"in_shardings": (replicated, _stacked_rows(split), replicated, replicated)}
+    single = shared(step, "rows", donate_argnums=0, compiler_options=options)
+    axes = ("rows",) if at_once == 1 else (None, "rows")
+    call = shared(step if at_once == 1 else steps, *axes, donate_argnums=0)
     for length, shape in tokens.items():
-        if at_once == 1:
-            made, of_call = jax.jit(step, donate_argnums=0, **shard), shape
-        else:
-            made = jax.jit(steps, donate_argnums=0, **several)
-            of_call = jax.ShapeDtypeStruct((at_once, *shape.shape), shape.dtype)
-        jobs["step", length] = made.lower(shapes, of_call, stream, scalar)
-        jobs["validate", length] = jax.jit(validate, **shard).lower(params, shape, stream, scalar)
+        lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
+        of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
+        jobs["step", length] = call.lower(shapes, of_call, stream, scalar)
+        jobs["validate", length] = shared(validate, "rows").lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
         done = {name: future.result() for name, future in compiling.items()}
@@ -239,21 +229,10 @@ def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
         validations,
         done["evaluate", 0],
         shapes,
-        split,
-        replicated,
+        mesh,
         {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
         jax.device_get(unmeasured_roles(task)),
     )
-
-
-def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """Put a host array that every process has on the devices."""
-    return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
-
-
-def _stacked_rows(rows: NamedSharding) -> NamedSharding:
-    """Return the sharding of the rows of several steps, (steps, rows, length)."""
-    return NamedSharding(rows.mesh, PartitionSpec(None, *rows.spec))
 
 
 def calls_of(steps: range, at_once: int) -> Iterator[range]:
@@ -269,7 +248,7 @@ def calls_of(steps: range, at_once: int) -> Iterator[range]:
 
 
 def make_ahead(
-    batches: Batches, steps: range, sharding: NamedSharding, at_once: int = 1
+    batches: Batches, steps: range, program: RowProgram
 ) -> Iterator[tuple[jax.Array, int, int]]:
     """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
 
@@ -280,11 +259,11 @@ def make_ahead(
         made = [batches[step] for step in own]
         real = sum(int(batch.lengths_B.sum()) for batch in made)
         if len(own) == 1:
-            return place(made[0].tokens_BxL, sharding), 1, real
+            return program.place(made[0].tokens_BxL, "rows"), 1, real
         tokens_SxBxL = np.stack([batch.tokens_BxL for batch in made])
-        return place(tokens_SxBxL, _stacked_rows(sharding)), len(own), real
+        return program.place(tokens_SxBxL, None, "rows"), len(own), real
 
-    calls = calls_of(steps, at_once)
+    calls = calls_of(steps, program.at_once)
     with ThreadPoolExecutor(1) as pool:
         made = deque(pool.submit(make, own) for own in itertools.islice(calls, AHEAD))
         while made:
@@ -328,7 +307,7 @@ class MemberRun:
         program, every = self.program, self.engine.config.record_every
         batches = self.engine.rows.training(self.seed)
         if self.is_new:
-            tokens = place(batches[0].tokens_BxL, program.rows)
+            tokens = program.place(batches[0].tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found = validate(self.carry.state.params, tokens, self.stream, np.int32(0))
             first = means(weighted(jax.device_get(found)), 1) | program.no_roles
@@ -339,7 +318,7 @@ class MemberRun:
             return
         if self.is_over:
             return
-        ahead = make_ahead(batches, range(self.step, self.until), program.rows, program.at_once)
+        ahead = make_ahead(batches, range(self.step, self.until), program)
         for tokens, count, real in ahead:
             several = count == program.at_once
             step = program.step[tokens.shape[-1]] if several else program.single
@@ -372,7 +351,7 @@ class MemberRun:
         number = self.step // self.engine.config.record_every
         return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
-    def _evaluated(self, record: dict[str, Any]) -> Records:
+    def _evaluated(self, record: dict[str, Any]) -> Recorded:
         """Add an evaluation if it is due; freeze the member if a loss is not finite."""
         config, engine = self.engine.config, self.engine
         due = self.step % config.eval_every == 0 or self.step == config.steps
@@ -394,13 +373,11 @@ class MemberRun:
         return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
 
     def _on_devices(self, tree):
-        return jax.tree.map(lambda x: place(x, self.program.replicated), tree)
+        return jax.tree.map(lambda x: self.program.place(np.asarray(x)), tree)
 
 
-class RowEngine:
-    """Engine (`jaxtie.training.task.Engine`) of tasks with rows from the host."""
-
-    best_losses: Sequence[float] = ()
+class RowEngine(Engine[RowProgram]):
+    """Engine of tasks with rows from the host."""
 
     def __init__(
         self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
@@ -474,11 +451,11 @@ class RowEngine:
         )
         return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
 
-    def evaluate(self, program: RowProgram, params: Params) -> Records:
+    def evaluate(self, program: RowProgram, params: Params) -> Recorded:
         """Return an evaluation of one member; NaN where it is not finite."""
         stream, found = evaluation_stream(self.task.data_seed), []
         for number, batch in enumerate(self.rows.validation):
-            tokens = place(batch.tokens_BxL, program.rows)
+            tokens = program.place(batch.tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found.append(validate(params, tokens, stream, np.int32(number)))
         measured = self._validated(jax.device_get(found))
@@ -502,33 +479,22 @@ class RowEngine:
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
-        shapes = carry_shapes(self.config, Variant(True, phase.arm.head))
-        carry = unflatten(_stacked(shapes), members.states)
-        untied = carry_shapes(self.config, phase.variant).totals
-        totals = {name: value for name, value in carry.totals.items() if name in untied}
-        return members._replace(states=flatten(Carry(untie_state(carry.state), totals)))
+        after = carry_shapes(self.config, phase.variant).totals
 
-    def estimate(self, program: RowProgram) -> Estimate:
-        """Train a little and estimate the cost of an arm."""
-        config = self.config
-        steps, own = min(TRIAL_STEPS, config.steps), config.seeds[: self.at_a_time(program)]
-        chunks = self.run(program, own, None, steps, Control([]))
-        first: list[Chunk] = []
-        # each begins by an evaluation
-        while {number for chunk in first for number in chunk.numbers.tolist()} != {*own}:
-            first.append(next(chunks))
-        began, found = time.monotonic(), list(chunks)
-        training = time.monotonic() - began - sum(chunk.evaluating for chunk in found)
-        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / len(own)
-        of_step = training / sum(chunk.updates for chunk in found)
-        of_member = of_step * config.steps + evaluating * len(config.eval_steps)
+        def untied(carry: Carry) -> Carry:
+            totals = {name: value for name, value in carry.totals.items() if name in after}
+            return Carry(untie_state(carry.state), totals)
+
+        tied = carry_shapes(self.config, Variant(True, phase.arm.head))
+        return untie_members(tied, members, untied)
+
+    def trial(self, program: RowProgram) -> tuple[Iterator[Chunk], int, int]:
+        """Train the members of one time for some steps; see `Engine.trial`."""
+        together = min(self.at_a_time(program), len(self.config.seeds))
         sizes = [each.memory_analysis() for each in program.step.values()]
-        work = len(own) * max(
-            size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes
-        )
-        tokens = sum(chunk.tokens for chunk in found) / training
-        speed = f"{tokens:,.0f} tokens/s on {self.mesh.size} devices"
-        return Estimate(of_member * len(config.seeds), work, speed)
+        needed = max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
+        own, steps = self.config.seeds[:together], max(2, min(TRIAL_STEPS, self.config.steps))
+        return self.run(program, own, None, steps, Control([])), together, together * needed
 
 
 def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -5,8 +5,9 @@ of pure functions of one seed. An engine trains members of a task; the loop over
 checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -16,21 +17,21 @@ from jaxtie.config import SEEDS, Arm, TaskConfig, UserError, Variant
 
 KEY_IMPLEMENTATION = "threefry2x32"
 Params = Any  # a pytree; tied it has embedding/input, untied embedding/input and embedding/output
-Stream = jax.Array  # u32[2]: key data of a seed's random numbers
+StreamKey = jax.Array  # u32[2]: key data of a seed's random numbers
 HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are arguments of the program
 Metrics = dict[str, jax.Array]
-Records = dict[str, np.ndarray]
+Recorded = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
 CompiledProgram = TypeVar("CompiledProgram")  # of an engine
 
 
-def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> Stream:
+def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> StreamKey:
     """Return the stream of a seed's samples; `seed` None: the one that all seeds share."""
     key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
     return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
 
 
-def key_at(stream: Stream, step: jax.typing.ArrayLike) -> jax.Array:
+def key_at(stream: StreamKey, step: jax.typing.ArrayLike) -> jax.Array:
     """Return the key of one step."""
     return jax.random.fold_in(jax.random.wrap_key_data(stream, impl=KEY_IMPLEMENTATION), step)
 
@@ -43,7 +44,7 @@ def evaluation_stream(data_seed: int) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-class RowBatch(Protocol):
+class HostBatch(Protocol):
     """Rows that the host makes."""
 
     @property
@@ -58,7 +59,7 @@ class RowBatch(Protocol):
 class Batches(Protocol):
     """The batches of a seed, by step."""
 
-    def __getitem__(self, step: int, /) -> RowBatch:
+    def __getitem__(self, step: int, /) -> HostBatch:
         """Return the batch of a step: a function of (seed, step) alone."""
 
 
@@ -76,7 +77,7 @@ class HostRows(Protocol):
     lengths: tuple[int, ...]
 
     @property
-    def validation(self) -> Sequence[RowBatch]:
+    def validation(self) -> Sequence[HostBatch]:
         """Return the batches of every evaluation."""
 
     def training(self, seed: int) -> Batches:
@@ -124,14 +125,11 @@ class Task:
 
         They are arguments of the program, so that a sweep over them shares it.
         """
-        owners = {name: self._owner(name) for name in self.config.traced}
-        return {name: np.float32(getattr(owner, name)) for name, owner in owners.items() if owner}
+        owners = self.config.optimizer, self.config
+        found = {name: own for own in owners for name in self.config.traced if hasattr(own, name)}
+        return {name: np.float32(getattr(own, name)) for name, own in found.items()}
 
-    def _owner(self, name: str) -> Any:
-        owners = self.config, self.config.optimizer
-        return next((owner for owner in owners if hasattr(owner, name)), None)
-
-    def stream(self, seed: jax.typing.ArrayLike) -> Stream:
+    def stream(self, seed: jax.typing.ArrayLike) -> StreamKey:
         """Return the stream of a seed's samples, shared by its arms."""
         return stream(self.data_seed, seed)
 
@@ -140,7 +138,7 @@ class Task:
         raise NotImplementedError
 
     def batch(
-        self, stream: Stream, hparams: HParams, step: jax.Array, rows: jax.Array | None
+        self, stream: StreamKey, hparams: HParams, step: jax.Array, rows: jax.Array | None
     ) -> Any:
         """Return the batch of a step; `rows`: those that the host made for it, i32[B, L]."""
         raise NotImplementedError
@@ -199,8 +197,8 @@ class Chunk(NamedTuple):
       numbers: of these members.
       first_record: number of the first record.
       records: arrays (records, members, ...); None if no record was due.
-      members: their state after the last record. May be None, to save a copy, unless
-        `Control.wanted` or this is their last chunk.
+      members: their state after the last record; None where it is not copied to the host, since no
+        checkpoint is due (`Control.wanted`) and more chunks of them follow.
       updates: made since the chunk before, summed over these members.
       tokens: real tokens of text in these updates.
       evaluating: seconds that were not training.
@@ -208,7 +206,7 @@ class Chunk(NamedTuple):
 
     numbers: np.ndarray
     first_record: int
-    records: Records | None
+    records: Recorded | None
     members: Members | None
     updates: int
     tokens: int = 0
@@ -344,22 +342,26 @@ class Estimate(NamedTuple):
     speed: str = ""
 
 
-class Engine(Protocol[CompiledProgram]):
+class Engine(Generic[CompiledProgram]):
     """Trains members of an experiment.
 
     Attributes:
+      config: of the experiment.
       facts: device, workers, processes, ...; written into `config.json`.
       best_losses: the best reachable losses if known, nats; progress shows them.
     """
 
+    config: TaskConfig
     facts: dict[str, Any]
-    best_losses: Sequence[float]
+    best_losses: Sequence[float] = ()
 
     def compile(self, phase: Phase) -> CompiledProgram:
         """Return the program of a phase; equal for phases that differ in nothing static."""
+        raise NotImplementedError
 
     def parameters(self, program: CompiledProgram) -> int:
         """Return the number of parameters of a member."""
+        raise NotImplementedError
 
     def run(
         self,
@@ -374,12 +376,38 @@ class Engine(Protocol[CompiledProgram]):
         The last chunk of each member has `members`. Several processes call this alike; the first
         one gets every chunk.
         """
+        raise NotImplementedError
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
+        raise NotImplementedError
+
+    def trial(self, program: CompiledProgram) -> tuple[Iterator[Chunk], int, int]:
+        """Return chunks of a short training, its number of members, and bytes on the devices."""
+        raise NotImplementedError
 
     def estimate(self, program: CompiledProgram) -> Estimate:
         """Train a little and estimate the cost of an arm."""
+        chunks, together, needed = self.trial(program)
+        first: list[Chunk] = []
+        trained: set[int] = set()
+        while len(trained) < together:  # an evaluation of each, and first updates, which are slow
+            first.append(next(chunks))
+            trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
+        began, rest = time.monotonic(), list(chunks)
+        training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
+        of_step = training / sum(chunk.updates for chunk in rest)
+        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
+        of_member = of_step * self.config.steps + evaluating * len(self.config.eval_steps)
+        members = -(-len(self.config.members) // together) * together
+        tokens = sum(chunk.tokens for chunk in rest) / training
+        return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
+
+
+def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:
+    """Return members whose states, shaped `like` one tied member's, are `untied`."""
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
+    return members._replace(states=flatten(untied(unflatten(stacked, members.states))))
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:

@@ -21,7 +21,7 @@ from jaxtie.training.block_engine import BlockEngine
 from jaxtie.training.checkpoints import Checkpoints, exchange
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
-from jaxtie.training.progress import Progress, add_times
+from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import RowEngine
 from jaxtie.training.task import (
     Control,
@@ -307,8 +307,7 @@ class Trainer:
         if latest:
             self.progress[phase.name] = merge(known, *latest.values())
         times = self.run_config["arms"].setdefault(arm, {})
-        training = time.monotonic() - began - shown.done.evaluating
-        add_times(times, members, compiling, training, shown.done)
+        shown.add_times(times, compiling, time.monotonic() - began)
         times["parameters"] = self.engine.parameters(program)
 
     def _checkpoint_is_due(self) -> bool:

@@ -11,7 +11,8 @@ from exact import pair_divergences
 from ground_truth import Logits, semantic_products
 
 from jaxtie import Process
-from jaxtie.models.language_model import causal_model, masked_model
+from jaxtie.models.language_model import TextModel
+from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.pairs import AFTER, BEFORE, Stream, places_of, stream_of, windows_at
 from jaxtie.tying.linen import Embedding
@@ -26,7 +27,8 @@ def two_models(make, **sizes):
     models, params = [], []
     for seed, width in enumerate((4, 8)):
         embedding = Embedding(VOCABULARY, width, init_std=1.0, padding=SPECIAL.pad)
-        model = make(embedding, layers=1, heads=2, feedforward=8, **sizes)
+        body = make(width, layers=1, heads=2, feedforward=8, **sizes)
+        model = TextModel(embedding, body)
         example = np.zeros(4, np.int32), np.zeros(1, np.int32)
         models.append(model)
         params.append(jax.jit(model.init)(jax.random.key(seed), *example)["params"])
@@ -46,7 +48,7 @@ def swap_all(swap, params, windows, others):
 
 @pytest.fixture(scope="module")
 def causal():
-    return two_models(causal_model, branch_scale=1.0)
+    return two_models(CausalTransformerBody, branch_scale=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ def test_masked_windows_are_rows_around_the_token_with_one_mask_each(masked_stre
 @pytest.mark.slow
 def test_masked_swaps_match_single_rows(masked_stream):
     """Give the whole row to the model, without padding, with one mask each time."""
-    models, params = two_models(masked_model)
+    models, params = two_models(TransformerBody)
     rng = np.random.default_rng(3)
     windows, found = masked_swaps(models, params, masked_stream, [6, 8], 4, rng)
 

@@ -9,7 +9,7 @@ import pytest
 from tuned import best_settings, decay_left, rates_table, tuned_gap_table
 
 from jaxtie.config import Optimizer
-from jaxtie.training.optimizer import decay_table
+from jaxtie.training.optimizer import decay_factors
 
 ARMS = ("tied", "untied", "tied+targets-only", "untied+targets-only")
 PLACES = [*itertools.product(ARMS, (0.1, 0.5))]
@@ -76,5 +76,5 @@ def test_the_grid_shows_the_best_of_each_rate_and_the_decay_there():
 @pytest.mark.parametrize(("rate", "factor"), [(1.25e-4, 1.0), (5e-4, 1.0), (2e-3, 0.1)])
 def test_decay_is_that_of_the_schedule(rate, factor):
     own = Optimizer(learning_rate=rate, weight_decay=0.1 * factor)
-    (expected,) = decay_table(own, [290_000])
+    (expected,) = decay_factors(own, [290_000])
     assert math.log(decay_left(rate, factor)) == pytest.approx(math.log(expected), rel=2e-3)

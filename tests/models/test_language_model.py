@@ -9,8 +9,8 @@ import pytest
 from bodies import once
 from flax.traverse_util import flatten_dict
 
-from jaxtie.config import Decoder, Optimizer
-from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
+from jaxtie.config import Decoder, Optimizer, Transformer
+from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.models.transformer import Attention
 from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
@@ -39,13 +39,9 @@ ASKED = masking.Targets(
 
 def make(kind: str, tied: bool, dtype=None, attention: Attention = None) -> TextModel:
     embedding = Embedding(V, D, tied, init_std=0.3, padding=PAD, matmul_dtype=dtype)
-    if kind in DECODERS:
-        return decoder_model(embedding, DECODERS[kind], dtype, attention)
-    if attention:
-        return causal_model(embedding, layers=2, heads=HEADS, feedforward=F, attention=attention)
-    return {"masked": masked_model, "causal": causal_model}[kind](
-        embedding, layers=2, heads=HEADS, feedforward=F, dtype=dtype
-    )
+    sizes = DECODERS.get(kind, Transformer(2, HEADS, D, F))
+    body = build_body(sizes, causal=kind == "causal", dtype=dtype, attention=attention)
+    return TextModel(embedding, body)
 
 
 next_tokens = once(partial(masking.next_tokens, padding=PAD))
@@ -237,11 +233,12 @@ def test_memory():
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.01))
     options = {"mask": 4, "never": (0, 2, 3), "base_vocabulary": 30_522}
     mask = partial(masking.mask, **options, room=masking.capacity(128 * 128))
-    embedding = Embedding(30_622, 128, padding=0)
-    for model, ask in (
-        (masked_model(embedding), mask),
-        (causal_model(embedding), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
+    embedding, sizes = Embedding(30_622, 128, padding=0), Transformer(3, 4, 128, 512)
+    for causal, ask in (
+        (False, mask),
+        (True, lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
+        model = TextModel(embedding, build_body(sizes, causal=causal))
 
         def draw(model=model):
             params = start(model)

@@ -30,8 +30,8 @@ TINY = ["--seeds", "3", "--steps", "200", *OFTEN]
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Save time: drawing takes most of a short run."""
-    monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
+    """Save time: figures, summary and report take most of a short run."""
+    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,11 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     before = files(folder)
     assert command.main([*TINY, "--out", str(folder)]) == 0
     assert f"Report: {folder / 'report.html'}" in capsys.readouterr().out
+    assert command.main([*TINY, "--json", "--out", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["experiment"] == "transformer-small" and found["folder"] == str(folder)
+    assert found["conclusion"][0].startswith("Too short to conclude") and found["claims"] == []
+    assert [row[0] for row in found["table"]["rows"]] == ["tied", "untied"]
     assert files(folder) == before
 
 
@@ -140,7 +145,7 @@ def stopped_at(monkeypatch, without_figures):
     def start(step: int, arm: str, arguments: list[str]) -> int:
         def stop(progress: Progress, *chunk, **named) -> None:
             add(progress, *chunk, **named)
-            updates = progress.before + progress.done.updates
+            updates = progress.before + progress.updates
             if progress.arm == arm and updates >= step * progress.members:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -182,9 +187,10 @@ def test_a_run_that_is_interrupted_before_its_first_record_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "start_records", stop)
-        assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 130
+        assert command.main([*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
     assert results(tmp_path / "run")["loss"].isnull().all()
-    assert "interrupted; run the same command to resume" in capsys.readouterr().err
+    hint = "interrupted; run the same command without --overwrite to resume"
+    assert hint in capsys.readouterr().err
     assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 0
     assert results(tmp_path / "run").identical(results(finished[0]))
 
@@ -216,15 +222,6 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     assert "members   6: 3 seeds x tied, untied, 200 steps" in out
     assert "2 programs are compiled" in out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_after_an_interrupted_overwrite_the_command_goes_on_without_it(
-    tmp_path, stopped_at, capsys
-):
-    assert stopped_at(20, "untied", [*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
-    assert (
-        "interrupted; run the same command without --overwrite to resume" in capsys.readouterr().err
-    )
 
 
 def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(

@@ -1,5 +1,6 @@
 """`jaxtie.run` and `jaxtie.load`: a session as a user types it, interrupts, errors."""
 
+import dataclasses
 import doctest
 import json
 import os
@@ -14,6 +15,7 @@ from drawing import save_small
 import jaxtie
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
+from jaxtie.run import lifecycle
 from jaxtie.training.progress import Progress
 
 SESSION = Path(__file__).with_name("notebook.txt")
@@ -46,6 +48,7 @@ def test_a_session(place):
 
 
 def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
+    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
     experiment = jaxtie.Experiment(**SHORT)
     whole = jaxtie.run(experiment, quiet=True)
     with monkeypatch.context() as patch:
@@ -62,7 +65,7 @@ def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
 
 
 def test_invalid_values_are_refused():
-    for experiment in ("transformer-small", jaxtie.Experiment):
+    for experiment in (3, jaxtie.Experiment):
         with pytest.raises(jaxtie.UserError, match="expected an experiment, such as"):
             jaxtie.run(experiment)
     with pytest.raises(jaxtie.UserError, match=r"seeds = 4: expected a sequence, .* range\(4\)"):
@@ -71,6 +74,26 @@ def test_invalid_values_are_refused():
         jaxtie.Experiment(sweep={"p_X": 0.1})
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         jaxtie.runn  # noqa: B018
+
+
+def test_an_experiment_is_run_by_its_name_with_changes(monkeypatch):
+    trained = []
+    monkeypatch.setattr(
+        lifecycle, "run_in_folder", lambda experiment, *_: trained.append(experiment)
+    )
+    monkeypatch.setattr(lifecycle, "load", lambda path: None)
+    jaxtie.run("transformer_small", seeds=8, learning_rate=1e-3, width=8, sweep={"eps": (0, 1e-8)})
+    expected = jaxtie.Experiment(
+        seeds=range(8),
+        optimizer=jaxtie.Optimizer(learning_rate=1e-3),
+        model=jaxtie.Transformer(width=8),
+        sweep={"eps": (0, 1e-8)},
+    )
+    assert trained == [dataclasses.replace(expected, claim=trained[0].claim)]
+    with pytest.raises(jaxtie.UserError, match=r"did you mean transformer_small\?"):
+        jaxtie.run("transformer_smal")
+    with pytest.raises(jaxtie.UserError, match=r"sedes: no number .* did you mean seeds\?"):
+        jaxtie.run("transformer_small", sedes=8)
 
 
 @pytest.mark.slow

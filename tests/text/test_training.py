@@ -89,8 +89,7 @@ def state_of(engine: RowEngine, of: Phase, members: Members) -> State:
 def validate(engine: RowEngine, of: Phase, members: Members) -> float:
     """Return the validation loss of a member."""
     program = engine.compile(of)
-    place = partial(row_engine.place, sharding=program.replicated)
-    params = jax.tree.map(place, state_of(engine, of, members).params)
+    params = jax.tree.map(program.place, state_of(engine, of, members).params)
     return engine.evaluate(program, params)["valid_loss"].item()
 
 

@@ -13,7 +13,7 @@ from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
 from jaxtie.training import block_engine, devices
-from jaxtie.training.block_engine import BlockEngine, BlockRun, block_size, check_memory
+from jaxtie.training.block_engine import BlockEngine, BlockRun, check_memory, members_per_block
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
 from jaxtie.tying.cross_entropy import BLOCK_SIZE
@@ -29,10 +29,12 @@ def test_many_members_fill_an_accelerator_and_few_are_padded_little(platform, mo
     few, *more = layout.blocks
     # 64 seeds, the default, fill half; parts that are evaluated are of one size
     assert 64 <= few <= 128 and all(many % few == 0 for many in more)
-    sizes = [block_size(layout, members) for members in (1, layout.few, layout.few + 1, 10**6)]
+    sizes = [
+        members_per_block(layout, members) for members in (1, layout.few, layout.few + 1, 10**6)
+    ]
     many = layout.blocks[-1]
     assert sizes == [few, few, *(more or [few])[:1], many]
-    assert [block_size(layout, members) for members in more] == more
+    assert [members_per_block(layout, members) for members in more] == more
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -186,10 +188,19 @@ def test_a_cpu_refuses_nothing():
 
 def test_blocks_share_equal_hyperparameters_on_a_device():
     """Numbers of members count all seeds of a sweep point first."""
-    (device, *_), program = jax.devices(), SimpleNamespace(block=2)
-    plain = BlockRun(program, [device], Experiment(seeds=(0, 1, 2)), 100)
-    assert plain._place(np.array([0, 1]), device) is plain._place(np.array([2]), device)
-    config = Experiment(seeds=(0, 1, 2), sweep=(("weight_decay", (0.0, 0.25)),))
-    swept, members = BlockRun(program, [device], config, 100), np.array(config.members)
-    found = [swept._place(members[i : i + 2], device)["weight_decay"].tolist() for i in (0, 2, 4)]
-    assert found == [[0, 0], [0, 0.25], [0.25, 0.25]]
+    device, found = jax.devices()[0], []
+
+    def advance(states, streams, hparams, *_):
+        found.append(hparams)
+        return states, {"loss": np.zeros((1, 2))}
+
+    program = SimpleNamespace(block=2, advance={device: advance})
+    plain = Experiment(seeds=(0, 1, 2))
+    swept = Experiment(seeds=(0, 1, 2), sweep=(("weight_decay", (0.0, 0.25)),))
+    for config in (plain, swept):
+        run, members = BlockRun(program, [device], config, 100), np.array(config.members)
+        for i in range(0, len(members), 2):
+            block = run._wait(members[i : i + 2], 0, np.zeros((2, 2), np.uint32), {})
+            run._advance(block, None, 0, 1)
+    assert found[0] is found[1]
+    assert [own["weight_decay"].tolist() for own in found[2:]] == [[0, 0], [0, 0.25], [0.25, 0.25]]

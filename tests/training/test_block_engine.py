@@ -18,11 +18,10 @@ from jaxtie.training.block_engine import (
     BlockProgram,
     BlockRun,
     batch_members,
-    block_size,
     compile_block,
     layout_of,
     lower_advance,
-    seconds_per_record,
+    members_per_block,
 )
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, update
@@ -42,7 +41,7 @@ def compiled_as_users_do():
 
 
 def block_of(config: Experiment) -> int:
-    return block_size(layout_of(config, "cpu"), len(config.members))
+    return members_per_block(layout_of(config, "cpu"), len(config.members))
 
 
 def program(
@@ -176,7 +175,7 @@ def test_members_that_diverge_leave_the_bits_of_the_others_alone():
 
 def test_speed_is_measured_before_the_step_of_untying():
     later = dataclasses.replace(SHORT, arms=("untied@100",))
-    assert seconds_per_record(program(SHORT, "untied"), ONE_DEVICE, later) > 0
+    assert BlockEngine(later, Processes()).estimate(program(SHORT, "untied")).seconds > 0
 
 
 SWEPT = (

@@ -12,7 +12,8 @@ from bodies import once, sample
 from jaxtie.config import Arm, Optimizer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.exor.task import PAIR_IDS, ExorTask
-from jaxtie.training.block_engine import untie_members
+from jaxtie.training.block_engine import BlockEngine
+from jaxtie.training.distributed import Processes
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
     RoleStep,
@@ -42,9 +43,13 @@ def task_of(arm: str) -> ExorTask:
 
 def fresh(arm: str, dtype=np.float32) -> State:
     task = task_of(arm)
-    params = task.init(jax.random.key(0), task.hparams())
-    params = jax.tree.map(lambda x: x.astype(dtype), params)
-    return State(params, OPTIMIZER.init(params), jnp.int32(-1))
+
+    def start() -> State:
+        params = task.init(jax.random.key(0), task.hparams())
+        params = jax.tree.map(lambda x: x.astype(dtype), params)
+        return State(params, OPTIMIZER.init(params), jnp.int32(-1))
+
+    return once(start)()
 
 
 class Training(NamedTuple):
@@ -117,8 +122,8 @@ def test_a_stopped_role_has_no_part():
     """Its first moment stays 0, so the other one has the whole of Adam's step."""
     arm, batch = "tied+input-gradient=0", sample()
     loss_of = partial(lambda loss, params: loss(params, batch), task_of(arm).loss)
-    split = once(lambda state: update_by_role(loss_of, OPTIMIZER, state, **ADAM))
-    sums = sum_by_row(split(with_role_moments(fresh(arm)))[2])
+    split = once(lambda state: sum_by_row(update_by_role(loss_of, OPTIMIZER, state, **ADAM)[2]))
+    sums = split(with_role_moments(fresh(arm)))
     assert not np.any(sums.input_step_product) and not np.any(sums.input_gradient_square)
     assert np.all(sums.step_square > 0)
 
@@ -172,7 +177,8 @@ def test_a_tied_member_records_roles_and_an_untied_one_none():
     assert records["step_square"].shape == (7,) and records["output_push"].shape == (2,)
     leaves = flatten(jax.tree.map(lambda x: x[None], state))
     members = Members(np.array([3]), np.array([5]), np.zeros((1, 2), np.uint32), leaves)
-    after = untie_members(EXPERIMENT, Phase(EXPERIMENT.arms[0], "tied", True, 5), members)
+    engine = BlockEngine(EXPERIMENT, Processes())
+    after = engine.untie(Phase(EXPERIMENT.arms[0], "tied", True, 5), members)
     assert not [name for name in after.states if "role_moments" in name]
     assert [name for name in members.states if "role_moments" in name]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from bodies import once
 
-from jaxtie.config import HEAD_FLAGS, HEAD_NUMBERS, Arm, Head, Interventions, Transformer
+from jaxtie.arms import HEAD_FLAGS, HEAD_NUMBERS
+from jaxtie.config import Arm, Head, Interventions, Transformer
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.tying.head import Projection, channel_shuffle, gelu, half_swap
 from jaxtie.tying.linen import Embedding, make_embedding
