@@ -190,11 +190,11 @@ def reduce_losses(
             loss_P, correct_P = jnp.sum(loss_P), jnp.sum(correct_P)
         return (loss_P, correct_P, lse_P) if return_lse else (loss_P, correct_P)
 
-    like_targets = jax.typeof(target_P).sharding
-    of_all = like_targets if reduction == "none" else like_targets.update(spec=PartitionSpec())
-    shardings = (of_all, of_all, like_targets) if return_lse else (of_all, of_all)
+    of_each = jax.typeof(target_P).sharding.spec
+    of_all = of_each if reduction == "none" else PartitionSpec()
+    specs = (of_all, of_all, of_each) if return_lse else (of_all, of_all)
     arrays = params, h_PxD, target_P, weight_P, terms
-    return on_auto_axes(reduce, shardings, *arrays)(*arrays)
+    return on_auto_axes(reduce, specs, *arrays)(*arrays)
 
 
 def _as_arrays(dtype, *terms):

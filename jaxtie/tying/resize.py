@@ -320,7 +320,7 @@ def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> j
             f"{len(sharding.device_set)} devices cannot share {len(source)} tokens evenly; expected"
             " another size, or multiple=..."
         ) from None
-    join = on_auto_axes(partial(_join_whole, source=source, axis=axis), sharding, array)
+    join = on_auto_axes(partial(_join_whole, source=source, axis=axis), sharding.spec, array)
     return jax.jit(join, out_shardings=sharding)(array, fill)
 
 
@@ -355,39 +355,50 @@ def _edit_state(
         raise ValueError("an optimizer's state needs the optimizer; pass it as tx=...")
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), before)
 
-    def with_rows(more: int) -> Tree:
-        plan = _Plan(lambda vocabulary: np.append(np.arange(vocabulary), -1)[: vocabulary + more])
+    def with_rows(source: Callable[[int], np.ndarray], more: int) -> Tree:
+        plan = _Plan(lambda vocabulary: np.append(own := source(vocabulary), -1)[: len(own) + more])
         return jax.eval_shape(lambda tree: init(_edit(tree, found, plan)[0]), shapes)
 
-    # the axis of the vocabulary is the one that follows it; some arrays change with a threshold
-    expected, *others = map(with_rows, (0, 1, -1))
-    if _outline(opt_state) != _outline(expected):
+    if _outline(opt_state) != _outline(with_rows(np.arange, 0)):
         raise ValueError(
             "the state is not of this optimizer; pass the one that made it as tx=..., and the"
             " parameters that it is of"
         )
-    fresh, sizes = init(after), {tables.shape[-2] for tables in found}
 
     def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
-        axes = [
-            axis
-            for other in others
-            for axis, (one, two) in enumerate(zip(old.shape, other.shape))
-            if old.ndim == len(other.shape) and one in sizes and abs(one - two) == 1
-        ]
-        if not axes and old.shape == new.shape and old.shape in [other.shape for other in others]:
-            return old
-        axis = axes[0] if axes else 0
-        source, shape = plan.source(old.shape[axis] if axes else 0), list(old.shape)
-        shape[axis : axis + 1] = [len(source)]
-        if not axes or new.shape != tuple(shape):
+        # a factored moment may have its rows elsewhere when there are fewer rows than columns
+        pairs = (old, others[:2]), (new, others[2:])
+        axes, axes_after = (_find_row_axes(one.shape, pair) for one, pair in pairs)
+        axis = next(iter(axes), None)
+        source = plan.source(0 if axis is None else old.shape[axis])
+        shape = (
+            old.shape if axis is None else (*old.shape[:axis], len(source), *old.shape[axis + 1 :])
+        )
+        if len(axes) != 1 or axes != axes_after or new.shape != shape:
             raise ValueError(
                 f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
             )
-        return _join(old, new, source, axis)
+        return old if axis is None else _join(old, new, source, axis)
 
+    fresh = init(after)
+    others = [with_rows(source, more) for source in (np.arange, plan.source) for more in (1, -1)]
     leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
     return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
+
+
+def _find_row_axes(shape: tuple[int, ...], others: Sequence[jax.Array]) -> set[int | None]:
+    """Return the axes that follow the number of rows, of which `others` have one more or less.
+
+    None stands for no axis. An array that changes otherwise, at a threshold, shows nothing.
+    """
+    found: set[int | None] = set()
+    for other in others:
+        changed = [axis for axis, pair in enumerate(zip(shape, other.shape)) if pair[0] != pair[1]]
+        if other.ndim == len(shape) and not changed:
+            found.add(None)
+        elif other.ndim == len(shape) and abs(sum(shape) - sum(other.shape)) == len(changed) == 1:
+            found.add(changed[0])
+    return found
 
 
 def _outline(state: Tree) -> Any:

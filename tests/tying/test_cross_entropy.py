@@ -418,6 +418,19 @@ def test_explicit_mesh_axes(options):
         assert found[0][1].sharding.spec == PartitionSpec("batch")
 
 
+@pytest.mark.parametrize("axes", [("batch", None), (None, "batch")])
+@pytest.mark.parametrize("options", [{}, REDUCED[1]])
+def test_a_table_on_explicit_mesh_axes_and_targets_of_the_host(options, axes):
+    """As in an evaluation that is not compiled; with hidden states of the host or of one device."""
+    mesh, (h, table, *rest), _ = on_mesh(AxisType.Explicit)
+    expected = cross_entropy(h, table, *rest, block=16, **options)
+    with jax.set_mesh(mesh):
+        split = jax.device_put(table, NamedSharding(mesh, PartitionSpec(*axes)))
+        for own in (np.asarray(h), h):
+            found = cross_entropy(own, split, *map(np.asarray, rest), block=16, **options)
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_terms_of_a_schedule_are_arrays(reduction):
     """As those of the compiled step, also where they are 0."""

@@ -401,6 +401,18 @@ def assert_rows_follow(tx):
             np.testing.assert_array_equal(np.take(here, row, axis), np.take(source, row, axis))
 
 
+@pytest.mark.parametrize("rows", [D - 1, D])
+def test_factored_moments_are_refused_if_their_rows_would_be_elsewhere(rows):
+    """Optax keeps the statistics of the longer side last, of a square table those of columns."""
+    tx, params = OTHERS["factored"], untied_tree()
+    with pytest.raises(ValueError, match=r"the optimizer keeps .*; it cannot be resized") as error:
+        resize(params, tx.init(params), keep=range(rows), tx=tx, **PATHS)
+    assert "\n" not in str(error.value)
+    square = {"in": jnp.ones((D, D))}
+    with pytest.raises(ValueError, match="it cannot be resized"):
+        reset_rows(square, tx.init(square), [1], tx=tx, input="in", output="out")
+
+
 @pytest.mark.parametrize("rows", [127, 128])
 def test_rows_of_a_table_at_the_size_from_which_moments_are_factored(rows):
     tx, params = optax.adafactor(1e-2), {"in": jnp.ones((rows, 130))}
