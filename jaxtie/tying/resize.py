@@ -15,20 +15,11 @@ import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying import trees
 from jaxtie.tying.equinox import set_sizes
 from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import find
-from jaxtie.tying.trees import (
-    Path,
-    Place,
-    Tables,
-    arrays_of,
-    check_arrays,
-    format_path,
-    get,
-    is_transposed,
-    put,
-)
+from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
 Params = TypeVar("Params")
 NewRows = Literal["mean", "zeros"] | jax.Array
@@ -106,7 +97,7 @@ def resize(
       ValueError: if there is no embedding; if `known` is missing where a table has room; if ids are
         impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
     """
-    check_arrays("resize", params, opt_state)
+    trees.check_arrays("resize", params, opt_state)
     found = find(params, input, output, transposed)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
     least = 1 if kept is None else len(kept)
@@ -165,7 +156,7 @@ def reset_rows(
         raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
     if how == "init" and (init_std is None or key is None):
         raise ValueError('how="init" draws rows; expected init_std=... and key=...')
-    check_arrays("reset_rows", params, opt_state)
+    trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
     anew = _check_ids("ids", ids, found, known)
 
@@ -224,8 +215,8 @@ def _apply(
     if not isinstance(params, nnx.Module):
         edited, places = _edit(params, found, plan)
         edited = set_sizes(edited, found, plan.source)
-        after = arrays_of(edited)
-        state = _edit_state(opt_state, found, arrays_of(params), after, plan, init)
+        after = trees.arrays_of(edited)
+        state = _edit_state(opt_state, found, trees.arrays_of(params), after, plan, init)
         return edited, state, _mask(after, places)
     whole, places = _edit(nnx.state(params), found, plan)
     owner = opt_state if isinstance(opt_state, nnx.Optimizer) else None
@@ -257,7 +248,7 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
                 raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
         places[tables.input_now] = -2, source
         if tables.untied:
-            places[tables.output] = -1 if is_transposed(tables) else -2, source
+            places[tables.output] = -1 if trees.is_transposed(tables) else -2, source
         for path in ((*tables.output[:-1], name) for name in VECTORS):
             leaves = jax.tree.leaves(get(params, path))
             if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):

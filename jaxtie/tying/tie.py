@@ -10,22 +10,11 @@ import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying import trees
 from jaxtie.tying.equinox import check_owner, share, unshare
-from jaxtie.tying.groups import check_state, edit_groups, find_unused_group
+from jaxtie.tying.groups import edit_state, find_unused_group
 from jaxtie.tying.head import Tree
-from jaxtie.tying.trees import (
-    Edit,
-    How,
-    Place,
-    Tables,
-    check_arrays,
-    check_dtypes,
-    edit_trees,
-    find_tables,
-    set_untied_rows,
-    tie_tree,
-    untie_tree,
-)
+from jaxtie.tying.trees import How, Place, Tables
 
 Params = TypeVar("Params")
 
@@ -82,7 +71,7 @@ def untie(
         if a part of the state cannot be edited likewise, is of other parameters, or has no place in
         `tx`.
     """
-    check_arrays("untie", params, opt_state)
+    trees.check_arrays("untie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
@@ -92,7 +81,7 @@ def untie(
             f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
             " which finds the group of the output table"
         )
-    untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
+    untied, opt_state = edit_state(trees.untie_tree, tied, params, opt_state, tx and tx.init)
     return unshare(untied, tied, params), opt_state
 
 
@@ -126,30 +115,18 @@ def tie(
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
-    check_arrays("tie", params, opt_state)
+    trees.check_arrays("tie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
     for tables in untied if how != "input" else ():
-        check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
+        trees.check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
     for tables in untied:
         check_owner(params, tables)
-    tied, opt_state = _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+    edit = partial(trees.tie_tree, how)
+    tied, opt_state = edit_state(edit, untied, params, opt_state, tx and tx.init)
     return share(tied, untied), opt_state
-
-
-def _edit(
-    edit: Edit,
-    found: list[Tables],
-    params: Params,
-    opt_state: Tree,
-    tx: optax.GradientTransformation | None,
-) -> tuple[Params, Tree]:
-    if tx is None:
-        check_state(params, opt_state)
-        return edit_trees(edit, found, params, opt_state)
-    return edit_groups(edit, found, params, opt_state, tx.init)
 
 
 def find(
@@ -162,8 +139,8 @@ def find(
     """Find embeddings and their untied rows; `untied_rows`: None: any, of the right number."""
     if isinstance(params, nnx.Module):
         return modules.find_in_module(params, input, output, transposed)
-    found = find_tables(params, input, output, transposed)
-    return [set_untied_rows(tables, params, untied_rows) for tables in found]
+    found = trees.find_tables(params, input, output, transposed)
+    return [trees.set_untied_rows(tables, params, untied_rows) for tables in found]
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:
