@@ -286,9 +286,10 @@ def _treatment(
     if tx is None or get(params, places[0]) is None:
         return facts
 
-    @partial(jax.jit, static_argnums=1)
-    def probe(params: Tree, slope: Callable) -> list:
-        state, gradient = tx.init(params), jax.tree.map(slope, params)
+    @jax.jit
+    def probe(params: Tree, slope: bool) -> list:
+        gradient = jax.tree.map(lambda x: jnp.where(slope, jnp.cos(x), 0).astype(x.dtype), params)
+        state = tx.init(params)
         for _ in range(2):  # the first may have a learning rate of 0
             updates, state = tx.update(gradient, state, params)
         each = []
@@ -300,8 +301,7 @@ def _treatment(
         return [*each, jnp.array([jnp.any(update != 0) for update in jax.tree.leaves(updates)])]
 
     try:
-        without = probe(nnx.as_pure(params), jnp.zeros_like)
-        *tables, moved = probe(nnx.as_pure(params), lambda x: jnp.cos(x).astype(x.dtype))
+        without, (*tables, moved) = (probe(nnx.as_pure(params), slope) for slope in (False, True))
     except TypeError:  # it needs the value of the loss
         return facts
     if without[0][1] and without[1][1]:
@@ -338,8 +338,9 @@ def _gradients(
         return loss(rebuild(changed), *(() if batch is None else (batch,)))
 
     both = get(tree, tables.input), get(tree, tables.output)
-    gradient = jax.jit(jax.grad(value))(both)
-    if was_tied and value((both[0], jax.tree.map(jnp.zeros_like, both[1]))) == value(both):
+    look = jax.jit(jax.value_and_grad(value))
+    found, gradient = look(both)
+    if was_tied and look((both[0], jax.tree.map(jnp.zeros_like, both[1])))[0] == found:
         return None  # the model's code does not follow its parameters
     one, other = (float(_norm(_array(each))) for each in gradient)
     return one, other

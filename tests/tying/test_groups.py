@@ -41,10 +41,12 @@ def loss_of(params):
 
 @partial(once, static_argnums=(0, 3))
 def train(tx, params, opt_state, steps=4):
-    for _ in range(steps):
+    def step(_, state):
+        params, opt_state = state
         updates, opt_state = tx.update(jax.grad(loss_of)(params), opt_state, params)
-        params = optax.apply_updates(params, updates)
-    return params, opt_state
+        return optax.apply_updates(params, updates), opt_state
+
+    return jax.lax.fori_loop(0, steps, step, (params, opt_state))
 
 
 def label(path, _):
