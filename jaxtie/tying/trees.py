@@ -419,7 +419,7 @@ def _put_rows(tables: Tables, table: Tree, rows: Tree) -> Tree:
     """
 
     def put_rows(leaf: jax.Array, own: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf)
+        at = _row_index(tables, leaf, table)
         if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
             raise ValueError(
                 f"the optimizer keeps {leaf.shape} for {format_path(tables.input)} and {own.shape}"
@@ -440,7 +440,7 @@ def _take_rows(tables: Tables, entry: Tree) -> Tree:
     """Return the entry of the untied rows from the entry of a table."""
 
     def take(leaf: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf)
+        at = _row_index(tables, leaf, entry)
         return leaf.copy() if at is None else leaf[at]
 
     return _change_axes(
@@ -448,8 +448,8 @@ def _take_rows(tables: Tables, entry: Tree) -> Tree:
     )  # a few rows are not split
 
 
-def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
-    """Return the index of the untied rows in an array; None if it has no row axis."""
+def _row_index(tables: Tables, leaf: jax.Array, entry: Tree) -> tuple | None:
+    """Return the index of the untied rows in an array of an entry; None if it has no row axis."""
     front, vocabulary, width = len(tables.shape) - 2, *tables.shape[-2:]
     ids = np.array(tables.untied_rows)
     if leaf.shape == tables.shape:
@@ -457,10 +457,13 @@ def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
     row_axes = [axis for axis in range(front, leaf.ndim) if leaf.shape[axis] == vocabulary]
     if not row_axes and _is_statistic(leaf, tables.shape):
         return None
-    if vocabulary == width or len(row_axes) != 1:
+    # Optax orders factored moments by length, so those of a few rows are the other way round
+    by_length = leaf.ndim == front + 1 and type(entry) not in (list, tuple)
+    is_unclear = vocabulary == width or (by_length and len(ids) <= width < vocabulary)
+    if is_unclear or len(row_axes) != 1:
         raise ValueError(
             f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its row axis is"
-            " ambiguous"
+            f" ambiguous for {len(ids)} rows"
         )
     return (*[slice(None)] * row_axes[0], ids)
 

@@ -13,7 +13,6 @@ import zoo
 from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from optax import contrib
 from six_models import OPTIMISER, WAYS, D, OfModules, V
 
 import jaxtie
@@ -77,13 +76,10 @@ def test_rows_that_stay_keep_values_and_moments(way, untied, x64):
 
 
 LABELS = {"head": optax.adam(1e-3), "rest": optax.sgd(0.1, momentum=0.9)}
-OTHERS = {
-    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=2, momentum=0.9),
-    "accumulated": optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation(),
-    "schedule-free": contrib.schedule_free_adamw(1e-2),
+OTHERS = zoo.cases("factored, accumulated, schedule-free") | {
     "groups": optax.multi_transform(
         LABELS, lambda tree: {name: "head" if name == "head" else "rest" for name in tree}
-    ),
+    )
 }
 
 

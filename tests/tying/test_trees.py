@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax.core import freeze
 
@@ -48,19 +49,7 @@ def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-LABELS = {"a": optax.adam(1e-2), "b": optax.sgd(0.1, momentum=0.9)}
-OPTIMISERS = {
-    "adamw": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
-    "lion": optax.lion(1e-3),
-    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4, momentum=0.9),
-    "sm3": optax.sm3(0.1),
-    "one_label": optax.multi_transform(
-        LABELS, lambda tree: jax.tree.map(lambda leaf: "a" if leaf.ndim > 1 else "b", tree)
-    ),
-    "masked": optax.masked(
-        optax.adam(1e-2), lambda tree: jax.tree.map(lambda leaf: leaf.ndim < 2, tree)
-    ),
-}
+OPTIMISERS = zoo.cases("adamw, clipped, lion, factored, sm3, labels, masked tables")
 
 
 @pytest.mark.parametrize("across", [True, False])
@@ -222,8 +211,9 @@ def test_optimizer_states_that_cannot_be_edited():
         untie(params, other, **across)
     square = {"token_embedder": {"embedding": random(D, D)}, "decoder": {"norm": random(D)}}
     with pytest.raises(ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot"):
-        untie(square, filled(OPTIMISERS["adafactor"].init, square), **across)
-    apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
+        untie(square, filled(OPTIMISERS["factored"].init, square), **across)
+    groups = {"a": optax.adam(1e-2), "b": optax.sgd(0.1, momentum=0.9)}
+    apart = optax.multi_transform(groups, {"token_embedder": "a", "decoder": "b"})
     state = apart.init(jax.tree.map(jnp.asarray, params))
     with pytest.raises(
         ValueError, match=r"masks .* but not the other table; pass the new optimizer as tx="
