@@ -97,7 +97,7 @@ def check_state(params: Tree, state: Tree) -> None:
 def _fill(params: Tree, node: Tree, entries: Iterator[Tree]) -> Tree:
     """Return a tree laid out like the parameters with other entries."""
     if isinstance(node, optax.MaskedNode):
-        for _ in trees.entries_of(params, node):
+        for _ in jax.tree.leaves(params, is_leaf=is_variable):
             next(entries)
         return node
     if is_variable(params) or jax.tree_util.all_leaves([params]):
@@ -179,7 +179,7 @@ def edit_state(
         layer = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_variable), entries)
         for tables in found:
             layer = edit(tables, _complete(tables, layer))
-        return trees.entries_of(edited, layer)
+        return trees.entries_of(edited, layer) or []
 
     old = list_parts(params, opt_state)[0]
     new, structure = list_parts(edited, init(trees.arrays_of(edited)))
