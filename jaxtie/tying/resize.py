@@ -356,39 +356,50 @@ def _edit_state(
             " parameters that it is of"
         )
 
+    before_and_after = np.arange, plan.source
+    is_square = [
+        any(len(source(tables.shape[-2])) == tables.shape[-1] for tables in found)
+        for source in before_and_after
+    ]
+
     def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
         # a factored moment may have its rows elsewhere when there are fewer rows than columns
-        pairs = (old, others[:2]), (new, others[2:])
-        axes, axes_after = (_find_row_axes(one.shape, pair) for one, pair in pairs)
+        pairs = (old, others[:2], is_square[0]), (new, others[2:], is_square[1])
+        axes, axes_after = (_find_row_axes(one.shape, *rest) for one, *rest in pairs)
         axis = next(iter(axes), None)
-        source = plan.source(0 if axis is None else old.shape[axis])
-        shape = (
-            old.shape if axis is None else (*old.shape[:axis], len(source), *old.shape[axis + 1 :])
-        )
-        if len(axes) != 1 or axes != axes_after or new.shape != shape:
+        source, shape = plan.source(0 if axis is None else old.shape[axis]), list(old.shape)
+        if axis is not None:
+            shape[axis] = len(source)
+        if len(axes) != 1 or axes != axes_after or new.shape != tuple(shape):
             raise ValueError(
                 f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
             )
         return old if axis is None else _join(old, new, source, axis)
 
     fresh = init(after)
-    others = [with_rows(source, more) for source in (np.arange, plan.source) for more in (1, -1)]
+    others = [with_rows(source, more) for source in before_and_after for more in (1, -1)]
     leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
     return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
 
 
-def _find_row_axes(shape: tuple[int, ...], others: Sequence[jax.Array]) -> set[int | None]:
+def _find_row_axes(
+    shape: tuple[int, ...], others: Sequence[jax.Array], is_square: bool
+) -> set[int | None]:
     """Return the axes that follow the number of rows, of which `others` have one more or less.
 
-    None stands for no axis. An array that changes otherwise, at a threshold, shows nothing.
+    None stands for no axis. An array that changes otherwise, at a threshold, shows nothing; that of
+    a square table, whose rows and columns are told apart by both, shows that the axis is unclear.
     """
     found: set[int | None] = set()
     for other in others:
         changed = [axis for axis, pair in enumerate(zip(shape, other.shape)) if pair[0] != pair[1]]
-        if other.ndim == len(shape) and not changed:
+        steps = abs(sum(shape) - sum(other.shape)) if other.ndim == len(shape) else 2
+        if not changed and steps == 0:
             found.add(None)
-        elif other.ndim == len(shape) and abs(sum(shape) - sum(other.shape)) == len(changed) == 1:
+        elif len(changed) == 1 == steps:
             found.add(changed[0])
+        elif is_square:
+            found |= {None, 0}
     return found
 
 
