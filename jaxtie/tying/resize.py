@@ -364,8 +364,8 @@ def _edit_state(
 
     def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
         # a factored moment may have its rows elsewhere when there are fewer rows than columns
-        pairs = (old, others[:2], is_square[0]), (new, others[2:], is_square[1])
-        axes, axes_after = (_find_row_axes(one.shape, *rest) for one, *rest in pairs)
+        axes = _find_row_axes(old.shape, others[:2], is_square[0])
+        axes_after = _find_row_axes(new.shape, others[2:], is_square[1])
         axis = next(iter(axes), None)
         source, shape = plan.source(0 if axis is None else old.shape[axis]), list(old.shape)
         if axis is not None:
