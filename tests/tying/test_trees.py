@@ -14,7 +14,7 @@ import zoo
 from bodies import once
 from flax.core import freeze
 
-from jaxtie import check, is_tied, resize, tie, untie
+from jaxtie import check, is_tied, reset_rows, resize, tie, untie
 
 V, D = 6, 4
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
@@ -159,10 +159,10 @@ def test_tables_of_two_dtypes_have_no_mean():
     assert tie(tree, how="input", **paths)[0]["in"].dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("change", [untie, tie, resize, check])
+@pytest.mark.parametrize("change", [untie, tie, resize, reset_rows, check])
 def test_shapes_are_refused(change):
     tree = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, untied_tree()))
-    arguments = {untie: ((),), tie: ((),), resize: ((), 12)}.get(change, ())
+    arguments = {resize: ((), 12), reset_rows: ((), [1])}.get(change, ((),))
     with pytest.raises(ValueError, match=rf"jax.eval_shape\(partial\(jaxtie.{change.__name__},"):
         change(tree, *arguments, **PATHS)
 
