@@ -13,21 +13,11 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying import trees
 from jaxtie.tying.groups import check_state, is_empty, list_parts
 from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import count_parameters, find, untie
-from jaxtie.tying.trees import (
-    Path,
-    Place,
-    Tables,
-    align,
-    arrays_of,
-    check_arrays,
-    format_path,
-    get,
-    keys_of,
-    put,
-)
+from jaxtie.tying.trees import Path, Place, Tables, format_path, get, keys_of, put
 
 COPY = 0.5  # two tables whose difference is less than this part of one are copies of each other
 SCALED = 0.05  # or that is less than this part once one of them is scaled
@@ -38,8 +28,7 @@ class Found:
     """What `check` found about one embedding; None where it was not or could not be measured.
 
     Attributes:
-      input: path of the input table.
-      output: path of the output table.
+      input, output: paths of the tables.
       tied: whether there is one table only, or one but for untied rows.
       difference: of two tables, ‖E_in - E_out‖ / ‖E_in‖; 0 if they are equal.
       copies: other parameters that are this table, or were: paths and differences.
@@ -85,18 +74,9 @@ class Report:
         lines = [f"{self.parameters:,} parameters"]
         for found in self.embeddings:
             lines.append(f"{found.input}: {'tied' if found.tied else f'untied, {found.output}'}")
-            for name in (
-                "difference",
-                "copies",
-                "gradients",
-                "groups",
-                "decay",
-                "moves",
-                "shardings",
-            ):
-                value = getattr(found, name)
-                if value not in (None, ()):
-                    lines.append(f"  {name}: {_show(value)}")
+            for field in dataclasses.fields(found)[3:-1]:
+                if (value := getattr(found, field.name)) not in (None, ()):
+                    lines.append(f"  {field.name}: {_show(value)}")
         return "\n".join([*lines, *(f"problem: {line}" for line in self.problems or ["none"])])
 
 
@@ -144,7 +124,7 @@ def check(
     Raises:
       ValueError: if there is no embedding; if there are shapes instead of arrays.
     """
-    check_arrays("check", params, opt_state)
+    trees.check_arrays("check", params, opt_state)
     paths: dict[str, Any] = {"input": input, "output": output, "transposed": transposed}
     tree = nnx.state(params) if isinstance(params, nnx.Module) else params
     trained, state = tree, opt_state
@@ -152,42 +132,38 @@ def check(
         trained, state = modules.trained_trees(params, opt_state)
     if isinstance(opt_state, nnx.Optimizer):
         tx = opt_state.tx
-    wrong, arrays = [], arrays_of(trained)
+    wrong, arrays = [], trees.arrays_of(trained)
     try:
         check_state(arrays, state)
     except ValueError as error:
         wrong.append(str(error))
     found = []
     for number, tables in enumerate(find(params, untied_rows=None, **paths)):
-        of_output = tables.output if tables.untied else tables.input_now
-        facts: dict[str, Any] = {
-            "input": format_path(tables.input),
-            "output": format_path(tables.output),
-            "tied": not tables.untied,
-            "difference": None,
-            "copies": _find_copies(tree, tables),
-            "shardings": None,
-            "gradients": _gradients(params, paths, number, loss, batch),
-            **_treatment(arrays, state, tx, (tables.input_now, of_output)),
-        }
-        is_copy, broken = (
-            False,
-            [
-                f"{format_path(path)} has values that are NaN or infinite"
-                for path in (tables.input_now, of_output)[: 1 + tables.untied]
-                if not jnp.all(jnp.isfinite(_array(tree, path)))
-            ],
-        )
+        places = tables.input_now, tables.output if tables.untied else tables.input_now
+        one, other = (_array(tree, place) for place in places)
+        difference, is_copy = None, False
         if tables.untied:
-            one, other = _array(tree, tables.input), _array(tree, tables.output)
-            aligned = _array(align(tables, get(tree, tables.output)))
-            difference, is_copy = _compare(one, aligned, one.shape[-2])
-            facts["difference"] = float(difference)
-            facts["shardings"] = _split_axes(one), _split_axes(other)
-        fact = Found(**facts, problems=())
-        broken += _problems(fact, tied, is_copy=bool(is_copy))
+            apart, copied = _compare(one, trees.align(tables, other), one.shape[-2])
+            difference, is_copy = float(apart), bool(copied)
+        fact = Found(
+            input=format_path(tables.input),
+            output=format_path(tables.output),
+            tied=not tables.untied,
+            difference=difference,
+            copies=_find_copies(tree, tables),
+            gradients=_gradients(params, paths, number, loss, batch),
+            **_treatment(arrays, state, tx, places),
+            shardings=(_split_axes(one), _split_axes(other)) if tables.untied else None,
+            problems=(),
+        )
+        broken = [
+            f"{format_path(place)} has values that are NaN or infinite"
+            for place in dict.fromkeys(places)
+            if not jnp.all(jnp.isfinite(_array(tree, place)))
+        ]
+        broken += _problems(fact, tied, is_copy=is_copy)
         found.append(dataclasses.replace(fact, problems=(*wrong, *broken)))
-    return Report(count_parameters(arrays_of(tree)), tuple(found))
+    return Report(count_parameters(trees.arrays_of(tree)), tuple(found))
 
 
 def _problems(found: Found, expected: bool | None, *, is_copy: bool) -> Iterator[str]:
@@ -271,7 +247,7 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
     table, own = _array(tree, tables.input_now), (tables.input_now, tables.output)
     found: dict[str, float] = {}
     nodes = jax.tree_util.tree_leaves_with_path(
-        arrays_of(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
+        trees.arrays_of(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
     )
     for path, node in nodes:
         keys, leaves = keys_of(path), jax.tree.leaves(node)
@@ -310,9 +286,10 @@ def _treatment(
     if tx is None or get(params, places[0]) is None:
         return facts
 
-    @partial(jax.jit, static_argnums=1)
-    def probe(params: Tree, slope: Callable) -> list:
-        state, gradient = tx.init(params), jax.tree.map(slope, params)
+    @jax.jit
+    def probe(params: Tree, slope: bool) -> list:
+        gradient = jax.tree.map(lambda x: jnp.where(slope, jnp.cos(x), 0).astype(x.dtype), params)
+        state = tx.init(params)
         for _ in range(2):  # the first may have a learning rate of 0
             updates, state = tx.update(gradient, state, params)
         each = []
@@ -324,8 +301,7 @@ def _treatment(
         return [*each, jnp.array([jnp.any(update != 0) for update in jax.tree.leaves(updates)])]
 
     try:
-        without = probe(nnx.as_pure(params), jnp.zeros_like)
-        *tables, moved = probe(nnx.as_pure(params), lambda x: jnp.cos(x).astype(x.dtype))
+        without, (*tables, moved) = (probe(nnx.as_pure(params), slope) for slope in (False, True))
     except TypeError:  # it needs the value of the loss
         return facts
     if without[0][1] and without[1][1]:
@@ -362,8 +338,9 @@ def _gradients(
         return loss(rebuild(changed), *(() if batch is None else (batch,)))
 
     both = get(tree, tables.input), get(tree, tables.output)
-    gradient = jax.jit(jax.grad(value))(both)
-    if was_tied and value((both[0], jax.tree.map(jnp.zeros_like, both[1]))) == value(both):
+    look = jax.jit(jax.value_and_grad(value))
+    found, gradient = look(both)
+    if was_tied and look((both[0], jax.tree.map(jnp.zeros_like, both[1])))[0] == found:
         return None  # the model's code does not follow its parameters
     one, other = (float(_norm(_array(each))) for each in gradient)
     return one, other

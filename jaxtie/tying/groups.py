@@ -13,22 +13,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
+from jaxtie.tying import trees
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     MASKED,
     Edit,
     Path,
     Tables,
-    align,
-    arrays_of,
     format_path,
     get,
+    is_variable,
     keys_of,
-    matches,
     put,
-    split_once,
     take_apart,
 )
 
@@ -57,26 +54,24 @@ def list_parts(params: Tree, state: Tree) -> tuple[list[Part], jax.tree_util.PyT
     """Return the parts of a state, and the structure that rebuilds it from their nodes."""
 
     def is_laid_out(node: Tree) -> bool:
-        return matches(params, node)
+        return trees.entries_of(params, node) is not None
+
+    def describe(path: Path, node: Tree) -> Part:
+        owner: Path = ()
+        group: Path | None = None
+        kind, parent = "", state
+        for i, key in enumerate(path):
+            if isinstance(parent, optax.MaskedState):
+                group = path[:i]
+            if hasattr(parent, "_fields"):
+                owner, kind = path[:i], f"{type(parent).__name__}.{key}"
+            elif isinstance(parent, Mapping):  # hyperparameters by name; labels of groups
+                kind = f"{kind}/{key}"
+            parent = take_apart(parent)[0].get(str(key))
+        return Part(path, owner, kind, node, trees.entries_of(params, node), group)
 
     nodes, structure = jax.tree_util.tree_flatten_with_path(state, is_leaf=is_laid_out)
-    return [_describe(params, state, keys_of(path), node) for path, node in nodes], structure
-
-
-def _describe(params: Tree, state: Tree, path: Path, node: Tree) -> Part:
-    owner: Path = ()
-    group: Path | None = None
-    kind, parent = "", state
-    for i, key in enumerate(path):
-        if isinstance(parent, optax.MaskedState):
-            group = path[:i]
-        if hasattr(parent, "_fields"):
-            owner, kind = path[:i], f"{type(parent).__name__}.{key}"
-        elif isinstance(parent, Mapping):  # hyperparameters by name; labels of groups
-            kind = f"{kind}/{key}"
-        parent = take_apart(parent)[0].get(str(key))
-    entries = entries_of(params, node) if matches(params, node) else None
-    return Part(path, owner, kind, node, entries, group)
+    return [describe(keys_of(path), node) for path, node in nodes], structure
 
 
 def check_state(params: Tree, state: Tree) -> None:
@@ -99,31 +94,17 @@ def check_state(params: Tree, state: Tree) -> None:
             )
 
 
-def entries_of(params: Tree, node: Tree) -> list[Tree]:
-    """Return the entry of each parameter in a tree laid out like them; `MASKED` below a mask."""
-    if isinstance(node, optax.MaskedNode):
-        return [MASKED for _ in jax.tree.leaves(params, is_leaf=_is_variable)]
-    if _is_variable(params) or jax.tree_util.all_leaves([params]):
-        return [node]
-    pairs = zip(split_once(params)[0], split_once(node)[0], strict=True)
-    return [entry for pair in pairs for entry in entries_of(*pair)]
-
-
 def _fill(params: Tree, node: Tree, entries: Iterator[Tree]) -> Tree:
     """Return a tree laid out like the parameters with other entries."""
     if isinstance(node, optax.MaskedNode):
-        for _ in entries_of(params, node):
+        for _ in jax.tree.leaves(params, is_leaf=is_variable):
             next(entries)
         return node
-    if _is_variable(params) or jax.tree_util.all_leaves([params]):
+    if is_variable(params) or jax.tree_util.all_leaves([params]):
         return next(entries)
-    children, structure = split_once(node)
-    pairs = zip(split_once(params)[0], children, strict=True)
+    children, structure = trees.split_once(node)
+    pairs = zip(trees.split_once(params)[0], children, strict=True)
     return jax.tree.unflatten(structure, [_fill(*pair, entries) for pair in pairs])
-
-
-def _is_variable(node: Tree) -> bool:
-    return isinstance(node, nnx.Variable)
 
 
 def is_empty(entry: Tree) -> bool:
@@ -131,24 +112,19 @@ def is_empty(entry: Tree) -> bool:
     return not jax.tree.leaves(entry)
 
 
-def has_groups(state: Tree) -> bool:
+def has_groups(params: Tree, state: Tree) -> bool:
     """Return whether an optimizer has groups or masks."""
-
-    def is_group(node: Tree) -> bool:
-        return isinstance(node, (optax.MaskedState, optax.PartitionState))
-
-    return any(map(is_group, jax.tree.leaves(state, is_leaf=is_group)))
+    return any(part.group is not None for part in list_parts(params, state)[0])
 
 
 def find_unused_group(params: Tree, state: Tree) -> str | None:
     """Return the label of a group, or the key of a mask, that keeps moments of no parameter."""
-    unused: dict[Path, bool] = {}
+    groups: dict[Path, list[Tree]] = {}
     for part in list_parts(params, state)[0]:
         if part.entries is not None and part.group is not None:
-            is_unused = all(map(is_empty, part.entries))
-            unused[part.group] = unused.get(part.group, True) and is_unused
-    labels = (format_path(path[-1:]) or "masked" for path, is_unused in unused.items() if is_unused)
-    return next(labels, None)
+            groups.setdefault(part.group, []).extend(part.entries)
+    unused = (group for group, entries in groups.items() if all(map(is_empty, entries)))
+    return next((format_path(group[-1:]) or "masked" for group in unused), None)
 
 
 def _layers(parts: list[Part]) -> tuple[dict[str, list[list[Tree]]], list[int]]:
@@ -170,8 +146,12 @@ def _layers(parts: list[Part]) -> tuple[dict[str, list[list[Tree]]], list[int]]:
     return layers, places
 
 
-def edit_groups(
-    edit: Edit, found: Sequence[Tables], params: Tree, opt_state: Tree, init: Callable[[Tree], Tree]
+def edit_state(
+    edit: Edit,
+    found: Sequence[Tables],
+    params: Tree,
+    opt_state: Tree,
+    init: Callable[[Tree], Tree] | None,
 ) -> tuple[Tree, Tree]:
     """Edit these embeddings, and divide the state into the groups of a new optimizer.
 
@@ -181,7 +161,7 @@ def edit_groups(
       params: parameters.
       opt_state: the state so far.
       init: the new optimizer's; its state gets the values of `opt_state`. What the old state lacks
-        stays as `init` makes it, with its count of steps.
+        stays as `init` makes it, with its count of steps. None: the optimizer stays.
 
     Raises:
       ValueError: if the state is of other parameters; if the new optimizer has no place for a part
@@ -189,18 +169,20 @@ def edit_groups(
         of parameters that have moments and of others that have none.
     """
     check_state(params, opt_state)
+    if init is None:
+        return trees.edit_trees(edit, found, params, opt_state)
     edited = params
     for tables in found:
         edited = edit(tables, edited)
 
     def edit_layer(entries: list[Tree]) -> list[Tree]:
-        layer = jax.tree.unflatten(jax.tree.structure(params, is_leaf=_is_variable), entries)
+        layer = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_variable), entries)
         for tables in found:
             layer = edit(tables, _complete(tables, layer))
-        return entries_of(edited, layer)
+        return trees.entries_of(edited, layer) or []
 
     old = list_parts(params, opt_state)[0]
-    new, structure = list_parts(edited, init(arrays_of(edited)))
+    new, structure = list_parts(edited, init(trees.arrays_of(edited)))
     joined, _ = _layers([part for part in old if part.entries is not None])
     kept = {kind: [edit_layer(layer) for layer in layers] for kind, layers in joined.items()}
     own = [part for part in new if part.entries is not None]
@@ -220,8 +202,8 @@ def _complete(tables: Tables, layer: Tree) -> Tree:
     if not tables.untied or is_empty(one) == is_empty(other):
         return layer
     if is_empty(one):
-        return put(layer, tables.input, align(tables, other))
-    return put(layer, tables.output, align(tables, one, reverse=True))
+        return put(layer, tables.input, trees.align(tables, other))
+    return put(layer, tables.output, trees.align(tables, one, reverse=True))
 
 
 def _check_places(new: list[Part], kept: dict[str, list[list[Tree]]], counts: set[str]) -> None:
@@ -254,7 +236,7 @@ def _divide(
     edited: Tree, parts: list[Part], kept: dict[str, list[list[Tree]]]
 ) -> tuple[dict[Path, Tree], dict[Path, tuple[bool, str]]]:
     """Return the new moments, and which states lack some: whether others are there, and a name."""
-    nodes = jax.tree_util.tree_leaves_with_path(edited, is_leaf=_is_variable)
+    nodes = jax.tree_util.tree_leaves_with_path(edited, is_leaf=is_variable)
     names = [format_path(keys_of(path)) for path, _ in nodes]
     moments: dict[Path, Tree] = {}
     there: set[Path] = set()

@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 
 from jaxtie.config import Size, size
 
@@ -59,12 +59,14 @@ def _matmul_backward(dtype, residuals, d_out):
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
-def on_auto_axes(f: Callable, out_sharding: Any, *arrays: jax.Array) -> Callable:
+def on_auto_axes(f: Callable, out_specs: Any, *arrays: jax.Array) -> Callable:
     """Return f; if arrays are on mesh axes of type Explicit, they are of type Auto within f."""
-    shardings = [jax.typeof(x).sharding for x in jax.tree.leaves(arrays)]
-    if any(AxisType.Explicit in sharding.mesh.axis_types for sharding in shardings):
-        return jax.sharding.auto_axes(f, out_sharding=out_sharding)
-    return f
+    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arrays)]
+    mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+    if mesh is None:
+        return f
+    shardings = jax.tree.map(partial(NamedSharding, mesh), out_specs)
+    return jax.sharding.auto_axes(f, out_sharding=shardings)
 
 
 def half_swap(h_PxD: jax.Array) -> jax.Array:

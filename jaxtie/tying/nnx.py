@@ -12,35 +12,11 @@ import optax
 from flax import nnx
 from flax.nnx.training.optimizer import to_opt_state
 
+from jaxtie.tying import head, trees
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.groups import check_state, edit_groups, has_groups
-from jaxtie.tying.head import (
-    PARTS,
-    EmbeddingSpec,
-    Tree,
-    compute_logits,
-    embed_tokens,
-    embed_vocabulary,
-    initial_params,
-    partition_axes,
-)
-from jaxtie.tying.trees import (
-    Edit,
-    How,
-    Path,
-    Place,
-    Tables,
-    edit_trees,
-    find_embeddings,
-    find_tables,
-    format_path,
-    get,
-    is_transposed,
-    parse_path,
-    set_untied_rows,
-    tie_tree,
-    untie_tree,
-)
+from jaxtie.tying.groups import edit_state, has_groups
+from jaxtie.tying.head import PARTS, EmbeddingSpec, Tree
+from jaxtie.tying.trees import Edit, How, Path, Place, Tables, format_path, get
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -53,23 +29,23 @@ class Embedding(nnx.Module):
     ):
         """Draw the parameters from `rngs`; see `EmbeddingSpec` for the options."""
         self.spec = EmbeddingSpec(vocabulary, width, tied, **options)
-        axes = partition_axes(self.spec)
-        for name, value in initial_params(self.spec, rngs.params()).items():
+        axes = head.partition_axes(self.spec)
+        for name, value in head.initial_params(self.spec, rngs.params()).items():
             split = {"out_sharding": axes[name]} if name in axes else {}
             variables = jax.tree.map(lambda array, split=split: nnx.Param(array, **split), value)
             setattr(self, name, nnx.Dict(variables) if isinstance(value, dict) else variables)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Return the input embeddings of token ids of any shape; (..., D)."""
-        return embed_tokens(self.spec, self._parameters(), tokens)
+        return head.embed_tokens(self.spec, self._parameters(), tokens)
 
     def table(self) -> jax.Array:
         """Return the input embeddings of all tokens; VxD."""
-        return embed_vocabulary(self.spec, self._parameters())
+        return head.embed_vocabulary(self.spec, self._parameters())
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Return the logits of hidden states with any leading axes; PxV."""
-        return compute_logits(self.spec, self._parameters(), h_PxD)
+        return head.compute_logits(self.spec, self._parameters(), h_PxD)
 
     def cross_entropy(
         self,
@@ -163,19 +139,14 @@ def find_in_module(
     state = nnx.state(model)
     if input is not None and output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
-    if output is not None:
-        raise ValueError("of input and output one path is given; expected both")
-    if input is None and find_embeddings(state):
-        return [_add_rows(model, state, tables) for tables in find_tables(state)]
-    one = _find_embed(model, input)
-    return find_tables(state, one, (*one[:-1], "output"), transposed=False)
-
-
-def _add_rows(model: nnx.Module, state: nnx.State, tables: Tables) -> Tables:
-    """Add the untied rows that a `jaxtie.nnx.Embedding` knows."""
-    node = _at(model, tables.rows[:-1])
-    is_known = isinstance(node, Embedding)
-    return set_untied_rows(tables, state, node.spec.untied_rows) if is_known else tables
+    if output is None and (input is not None or not trees.find_embeddings(state)):
+        one = _find_embed(model, input)
+        return trees.find_tables(state, one, (*one[:-1], "output"), transposed=False)
+    found = trees.find_tables(state, input, output)
+    for i, owner in enumerate([_at(model, tables.rows[:-1]) for tables in found]):
+        if isinstance(owner, Embedding):
+            found[i] = trees.set_untied_rows(found[i], state, owner.spec.untied_rows)
+    return found
 
 
 def _find_embed(model: nnx.Module, input: Place | None) -> Path:
@@ -185,7 +156,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(parse_path(input, nnx.state(model)))
+    named = None if input is None else format_path(trees.parse_path(input, nnx.state(model)))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -209,7 +180,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = parse_path(input, state), parse_path(output, state)
+    one, other = trees.parse_path(input, state), trees.parse_path(output, state)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)
@@ -221,7 +192,7 @@ def _find_by_paths(
             raise ValueError(
                 f"{format_path(other)} is another table than {format_path(one)}, transposed"
             )
-        (tables,) = find_tables(state, one, other, transposed)
+        (tables,) = trees.find_tables(state, one, other, transposed)
         if tables.untied and visited and format_path(visited[0]) == format_path(other):
             return tables._replace(tied_at=_state_path(visited[0], tables.transposed))
         return tables
@@ -232,7 +203,7 @@ def _find_by_paths(
         )
     there = {format_path(path): path for path in (one, _state_path(other, across))}
     tied_at = next((path for path in visited if format_path(path) in there), one)
-    (tables,) = find_tables(state, tied_at, (*tied_at, "output"), transposed=False)
+    (tables,) = trees.find_tables(state, tied_at, (*tied_at, "output"), transposed=False)
     return tables._replace(input=one, output=other, tied_at=tied_at, transposed=across)
 
 
@@ -242,13 +213,10 @@ def _state_path(output: Path, transposed: bool | None) -> Path:
 
 
 def untie_module(
-    model: Model,
-    optimizer: Any,
-    found: list[Tables],
-    tx: optax.GradientTransformation | None = None,
+    model: Model, optimizer: Any, found: list[Tables], tx: optax.GradientTransformation | None
 ) -> tuple[Model, Any]:
     """Untie these embeddings of a model in place; see `jaxtie.tying.tie.untie`."""
-    untied, optimizer = _edit_module(untie_tree, found, model, optimizer, tx)
+    untied, optimizer = _edit_module(trees.untie_tree, found, model, optimizer, tx)
     for tables in found:
         if tables.partly_tied:
             _set(model, tables.rows, None)
@@ -265,7 +233,7 @@ def tie_module(
     optimizer: Any,
     how: How,
     found: list[Tables],
-    tx: optax.GradientTransformation | None = None,
+    tx: optax.GradientTransformation | None,
 ) -> tuple[Model, Any]:
     """Tie these embeddings of a model in place; see `jaxtie.tying.tie.tie`."""
     graph_mode = getattr(nnx, "set_graph_mode", None)  # not in early Flax 0.12
@@ -278,13 +246,15 @@ def tie_module(
                 " share nothing in NNX's tree mode; expected nnx.Embed.attend or"
                 " jaxtie.nnx.Embedding, or nnx.set_graph_mode(True)"
             )
-    across = {tables: is_transposed(tables) for tables in found}  # raise before anything changes
-    tied, optimizer = _edit_module(partial(tie_tree, how), found, model, optimizer, tx)
+    # raise before anything changes
+    across = {tables: trees.is_transposed(tables) for tables in found}
+    tied, optimizer = _edit_module(partial(trees.tie_tree, how), found, model, optimizer, tx)
     for tables in found:
         parent, shared = _at(model, tables.input[:-1]), _at(model, tables.input)
         shared.set_value(get(tied, tables.tied_at).get_value())
         if isinstance(parent, UntiedEmbed):
-            _replace(model, parent, _plain_embed(parent))
+            _copy_embed(parent, plain := nnx.Embed(1, 1, rngs=nnx.Rngs(0)))
+            _replace(model, parent, plain)
         elif tables.rows:  # not by paths
             _set(model, tables.output, None)
         else:
@@ -342,20 +312,16 @@ def _edit_module(
     tx: optax.GradientTransformation | None,
 ) -> tuple[nnx.State, Any]:
     """Return the edited state of a model, which is not changed itself, and the edited optimizer."""
-    changed, _ = edit_trees(edit, found, nnx.state(model), ())
+    changed, _ = trees.edit_trees(edit, found, nnx.state(model), ())
     trained, opt_state = trained_trees(model, optimizer)
     found = [tables for tables in found if get(trained, tables.input_now) is not None]
     owns_state = isinstance(optimizer, nnx.Optimizer)
-    if tx is None and owns_state and has_groups(opt_state):
+    if tx is None and owns_state and has_groups(trained, opt_state):
         tx = optimizer.tx
-    if tx is None:
-        check_state(trained, opt_state)
-        _, opt_state = edit_trees(edit, found, trained, opt_state)
-    else:
-        wrap = to_opt_state if owns_state else lambda state: state
-        _, opt_state = edit_groups(
-            edit, found, trained, opt_state, lambda params: wrap(tx.init(params))
-        )
+    init = None
+    if tx is not None:
+        init = (lambda params: to_opt_state(tx.init(params))) if owns_state else tx.init
+    _, opt_state = edit_state(edit, found, trained, opt_state, init)
     if not owns_state:
         return changed, opt_state
     optimizer.opt_state = nnx.data(opt_state)
@@ -389,13 +355,6 @@ def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:
         if isinstance(node, nnx.Pytree):
             for name in [name for name, value in vars(node).items() if value is old]:
                 setattr(node, name, new)
-
-
-def _plain_embed(untied: UntiedEmbed) -> nnx.Embed:
-    """Return the `nnx.Embed` that an `UntiedEmbed` replaced."""
-    embed = nnx.Embed(1, 1, rngs=nnx.Rngs(0))
-    _copy_embed(untied, embed)
-    return embed
 
 
 def _copy_embed(source: nnx.Embed, target: nnx.Embed) -> None:

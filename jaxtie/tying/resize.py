@@ -15,20 +15,11 @@ import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying import trees
 from jaxtie.tying.equinox import set_sizes
 from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import find
-from jaxtie.tying.trees import (
-    Path,
-    Place,
-    Tables,
-    arrays_of,
-    check_arrays,
-    format_path,
-    get,
-    is_transposed,
-    put,
-)
+from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
 Params = TypeVar("Params")
 NewRows = Literal["mean", "zeros"] | jax.Array
@@ -106,7 +97,7 @@ def resize(
       ValueError: if there is no embedding; if `known` is missing where a table has room; if ids are
         impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
     """
-    check_arrays("resize", params, opt_state)
+    trees.check_arrays("resize", params, opt_state)
     found = find(params, input, output, transposed)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
     least = 1 if kept is None else len(kept)
@@ -165,7 +156,7 @@ def reset_rows(
         raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
     if how == "init" and (init_std is None or key is None):
         raise ValueError('how="init" draws rows; expected init_std=... and key=...')
-    check_arrays("reset_rows", params, opt_state)
+    trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
     anew = _check_ids("ids", ids, found, known)
 
@@ -224,8 +215,8 @@ def _apply(
     if not isinstance(params, nnx.Module):
         edited, places = _edit(params, found, plan)
         edited = set_sizes(edited, found, plan.source)
-        after = arrays_of(edited)
-        state = _edit_state(opt_state, found, arrays_of(params), after, plan, init)
+        after = trees.arrays_of(edited)
+        state = _edit_state(opt_state, found, trees.arrays_of(params), after, plan, init)
         return edited, state, _mask(after, places)
     whole, places = _edit(nnx.state(params), found, plan)
     owner = opt_state if isinstance(opt_state, nnx.Optimizer) else None
@@ -257,7 +248,7 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
                 raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
         places[tables.input_now] = -2, source
         if tables.untied:
-            places[tables.output] = -1 if is_transposed(tables) else -2, source
+            places[tables.output] = -1 if trees.is_transposed(tables) else -2, source
         for path in ((*tables.output[:-1], name) for name in VECTORS):
             leaves = jax.tree.leaves(get(params, path))
             if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
@@ -320,7 +311,7 @@ def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> j
             f"{len(sharding.device_set)} devices cannot share {len(source)} tokens evenly; expected"
             " another size, or multiple=..."
         ) from None
-    join = on_auto_axes(partial(_join_whole, source=source, axis=axis), sharding, array)
+    join = on_auto_axes(partial(_join_whole, source=source, axis=axis), sharding.spec, array)
     return jax.jit(join, out_shardings=sharding)(array, fill)
 
 
@@ -355,39 +346,61 @@ def _edit_state(
         raise ValueError("an optimizer's state needs the optimizer; pass it as tx=...")
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), before)
 
-    def with_rows(more: int) -> Tree:
-        plan = _Plan(lambda vocabulary: np.append(np.arange(vocabulary), -1)[: vocabulary + more])
+    def with_rows(source: Callable[[int], np.ndarray], more: int) -> Tree:
+        plan = _Plan(lambda vocabulary: np.append(own := source(vocabulary), -1)[: len(own) + more])
         return jax.eval_shape(lambda tree: init(_edit(tree, found, plan)[0]), shapes)
 
-    # the axis of the vocabulary is the one that follows it; some arrays change with a threshold
-    expected, *others = map(with_rows, (0, 1, -1))
-    if _outline(opt_state) != _outline(expected):
+    if _outline(opt_state) != _outline(with_rows(np.arange, 0)):
         raise ValueError(
             "the state is not of this optimizer; pass the one that made it as tx=..., and the"
             " parameters that it is of"
         )
-    fresh, sizes = init(after), {tables.shape[-2] for tables in found}
+
+    before_and_after = np.arange, plan.source
+    is_square = [
+        any(len(source(tables.shape[-2])) == tables.shape[-1] for tables in found)
+        for source in before_and_after
+    ]
 
     def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
-        axes = [
-            axis
-            for other in others
-            for axis, (one, two) in enumerate(zip(old.shape, other.shape))
-            if old.ndim == len(other.shape) and one in sizes and abs(one - two) == 1
-        ]
-        if not axes and old.shape == new.shape and old.shape in [other.shape for other in others]:
-            return old
-        axis = axes[0] if axes else 0
-        source, shape = plan.source(old.shape[axis] if axes else 0), list(old.shape)
-        shape[axis : axis + 1] = [len(source)]
-        if not axes or new.shape != tuple(shape):
+        # a factored moment may have its rows elsewhere when there are fewer rows than columns
+        axes = _find_row_axes(old.shape, others[:2], is_square[0])
+        axes_after = _find_row_axes(new.shape, others[2:], is_square[1])
+        axis = next(iter(axes), None)
+        source, shape = plan.source(0 if axis is None else old.shape[axis]), list(old.shape)
+        if axis is not None:
+            shape[axis] = len(source)
+        if len(axes) != 1 or axes != axes_after or new.shape != tuple(shape):
             raise ValueError(
                 f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
             )
-        return _join(old, new, source, axis)
+        return old if axis is None else _join(old, new, source, axis)
 
+    fresh = init(after)
+    others = [with_rows(source, more) for source in before_and_after for more in (1, -1)]
     leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
     return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
+
+
+def _find_row_axes(
+    shape: tuple[int, ...], others: Sequence[jax.Array], is_square: bool
+) -> set[int | None]:
+    """Return the axes that follow the number of rows, of which `others` have one more or less.
+
+    None stands for no axis. An array that changes otherwise, at a threshold, shows nothing; that of
+    a square table, whose rows and columns are told apart by both, shows that the axis is unclear.
+    """
+    found: set[int | None] = set()
+    for other in others:
+        changed = [axis for axis, pair in enumerate(zip(shape, other.shape)) if pair[0] != pair[1]]
+        steps = abs(sum(shape) - sum(other.shape)) if other.ndim == len(shape) else 2
+        if not changed and steps == 0:
+            found.add(None)
+        elif len(changed) == 1 == steps:
+            found.add(changed[0])
+        elif is_square:
+            found |= {None, 0}
+    return found
 
 
 def _outline(state: Tree) -> Any:

@@ -10,22 +10,11 @@ import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying import trees
 from jaxtie.tying.equinox import check_owner, share, unshare
-from jaxtie.tying.groups import check_state, edit_groups, find_unused_group
+from jaxtie.tying.groups import edit_state, find_unused_group
 from jaxtie.tying.head import Tree
-from jaxtie.tying.trees import (
-    Edit,
-    How,
-    Place,
-    Tables,
-    check_arrays,
-    check_dtypes,
-    edit_trees,
-    find_tables,
-    set_untied_rows,
-    tie_tree,
-    untie_tree,
-)
+from jaxtie.tying.trees import How, Place, Tables
 
 Params = TypeVar("Params")
 
@@ -52,15 +41,14 @@ def untie(
               output="decoder/logits_dense/kernel", transposed=True)
 
     Args:
-      params: a parameter tree: without paths, one with `Embedding`s at any depth (dictionaries with
-        a table `input` and only keys of `Embedding`); with paths, anything that is a tree to JAX.
-        Or an `nnx.Module`: with paths; with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose
-        `attend` makes the logits. Untied embeddings stay as they are.
+      params: a tree: without paths, one with `Embedding`s at any depth (dictionaries with a table
+        `input` and only keys of `Embedding`); with paths, any. Or an `nnx.Module`: with paths, with
+        `jaxtie.nnx.Embedding`s, or with one `nnx.Embed` whose `attend` makes the logits. Untied
+        embeddings stay as they are.
       opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
         structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
-        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees,
-        as functions and prefix trees do, and treat both tables alike unless `tx` is given.
-        `optax.flatten` has no such structure.
+        part), the input's entry is copied. `optax.flatten` has no such part. Masks and labels must
+        fit both trees, as functions do, and treat both tables alike unless `tx` is given.
       input: path of the input table: "a/b/c", a sequence of keys, or a key path of JAX.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
         exists and is None, or an `eqx.nn.Shared` fills it in.
@@ -70,9 +58,9 @@ def untie(
         their moments are put into the new table; statistics of columns stay the input table's.
       tx: the optimizer from now on, the same or another. Give it if it has the tables in different
         groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
-        the state so far does not have starts as `tx.init` makes it. Only moments of parameters that
-        it freezes may go; where groups become one, the largest count stays. For an
-        `nnx.Optimizer`, whose `tx` is used if it has groups, it replaces its `tx`.
+        the state lacks starts as `tx.init` makes it. Only moments of parameters that it freezes may
+        go; where groups become one, the largest count stays. An `nnx.Optimizer` with groups gives
+        its own, and takes this one.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
@@ -82,7 +70,7 @@ def untie(
         if a part of the state cannot be edited likewise, is of other parameters, or has no place in
         `tx`.
     """
-    check_arrays("untie", params, opt_state)
+    trees.check_arrays("untie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
@@ -92,7 +80,7 @@ def untie(
             f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
             " which finds the group of the output table"
         )
-    untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
+    untied, opt_state = edit_state(trees.untie_tree, tied, params, opt_state, tx and tx.init)
     return unshare(untied, tied, params), opt_state
 
 
@@ -111,14 +99,13 @@ def tie(
 
     `tie(*untie(x)) == x` for every `how`. Arrays that are not floating-point are the input's. The
     table stays where the input table was, stacked and split like it; the output is removed. In an
-    `nnx.Module` whose tables are named by paths, both places share one `nnx.Param` from then on; a
-    D×V table becomes a `jaxtie.nnx.Transposed` of it.
+    `nnx.Module` whose tables are named by paths, both places then share one `nnx.Param`; a D×V
+    table becomes a `jaxtie.nnx.Transposed` of it.
 
-    Arguments are those of `untie`, but `transposed` is inferred from the shape unless the table is
-    square, and `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the
-    same ids: they and their moments are the output's, and these rows of the input table do not
-    change. An NNX module knows them. A partly tied embedding stays as it is. With `tx`, a moment
-    that only one table has is this one.
+    Arguments are those of `untie`, but `transposed` is inferred unless the table is square, and
+    `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the same ids: they
+    and their moments are the output's, and these rows of the input table do not change. A partly
+    tied embedding stays as it is. With `tx`, a moment that only one table has is this one.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit, or their dtypes, unless `how` is
@@ -126,30 +113,18 @@ def tie(
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
-    check_arrays("tie", params, opt_state)
+    trees.check_arrays("tie", params, opt_state)
     found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
     for tables in untied if how != "input" else ():
-        check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
+        trees.check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
     for tables in untied:
         check_owner(params, tables)
-    tied, opt_state = _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+    edit = partial(trees.tie_tree, how)
+    tied, opt_state = edit_state(edit, untied, params, opt_state, tx and tx.init)
     return share(tied, untied), opt_state
-
-
-def _edit(
-    edit: Edit,
-    found: list[Tables],
-    params: Params,
-    opt_state: Tree,
-    tx: optax.GradientTransformation | None,
-) -> tuple[Params, Tree]:
-    if tx is None:
-        check_state(params, opt_state)
-        return edit_trees(edit, found, params, opt_state)
-    return edit_groups(edit, found, params, opt_state, tx.init)
 
 
 def find(
@@ -162,8 +137,8 @@ def find(
     """Find embeddings and their untied rows; `untied_rows`: None: any, of the right number."""
     if isinstance(params, nnx.Module):
         return modules.find_in_module(params, input, output, transposed)
-    found = find_tables(params, input, output, transposed)
-    return [set_untied_rows(tables, params, untied_rows) for tables in found]
+    found = trees.find_tables(params, input, output, transposed)
+    return [trees.set_untied_rows(tables, params, untied_rows) for tables in found]
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:

@@ -6,6 +6,7 @@ tree or nothing.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -22,6 +23,7 @@ Path = tuple[Hashable, ...]
 Place = str | Sequence[Hashable]
 How = Literal["input", "output", "mean"]
 MASKED = optax.MaskedNode()
+GONE = object()
 
 
 class Tables(NamedTuple):
@@ -108,44 +110,35 @@ def _get_existing(tree: Tree, path: Path) -> Tree:
 def put(tree: Tree, path: Path, value: Tree) -> Tree:
     """Return the tree with a value at a path; create missing dictionaries on the way.
 
+    `GONE` removes what is there. Dictionaries lose the key, and are removed if that empties them;
+    elsewhere None takes its place.
+
     Raises:
       ValueError: if a container that is no dictionary lacks the key, or an optimizer masks it.
     """
     if not path:
         return value
     if isinstance(tree, optax.MaskedNode):
-        if jax.tree.leaves(value):
+        if value is not GONE and jax.tree.leaves(value):
             raise ValueError(
                 f"the optimizer masks {format_path(path)!r}, but not the other table;"
                 " pass the new optimizer as tx=..., or treat both alike"
             )
         return tree
     parts, rebuild = take_apart(tree)
-    key = str(path[0])
+    key, is_dict = str(path[0]), isinstance(tree, Mapping)
     part = parts.get(key)
-    if part is None and isinstance(tree, Mapping):
+    if part is None and is_dict:
         part = {}
     elif key not in parts or (part is None and len(path) > 1):
         raise ValueError(
             f"{type(tree).__name__} has nothing at {key!r}; there are: {', '.join(parts) or 'none'}"
         )
-    return rebuild(parts | {key: put(part, path[1:], value)})
-
-
-def _remove(tree: Tree, path: Path) -> Tree:
-    """Return the tree without the entry at a path.
-
-    Dictionaries lose the key, and are removed if that empties them; elsewhere None takes its place.
-    """
-    if isinstance(tree, optax.MaskedNode):
-        return tree
-    parts, rebuild = take_apart(tree)
-    key = str(path[0])
-    rest = _remove(parts[key], path[1:]) if len(path) > 1 else None
-    gone = rest is None or (isinstance(rest, Mapping) and not rest)
-    if gone and isinstance(tree, Mapping):
-        return rebuild({name: part for name, part in parts.items() if name != key})
-    return rebuild(parts | {key: rest})
+    new = put(part, path[1:], value)
+    if new is GONE and is_dict:
+        rest = {name: part for name, part in parts.items() if name != key}
+        return rebuild(rest) if rest else GONE
+    return rebuild(parts | {key: None if new is GONE else new})
 
 
 def take_apart(tree: Tree) -> tuple[dict[str, Tree], Callable[[dict[str, Tree]], Tree]]:
@@ -304,35 +297,43 @@ def is_transposed(tables: Tables) -> bool:
 def edit_trees(
     edit: Edit, found: Sequence[Tables], params: Tree, opt_state: Tree
 ) -> tuple[Tree, Tree]:
-    """Edit these embeddings in the parameters and in every part of the state laid out like them.
-
-    In such a part, a leaf or box of the parameters may have become a tree, and `optax.MaskedNode`
-    may replace anything.
-    """
+    """Edit these embeddings in the parameters and in every part of the state laid out like them."""
 
     def edit_all(tree: Tree) -> Tree:
-        for tables in found:
-            tree = edit(tables, tree)
-        return tree
+        return reduce(lambda tree, tables: edit(tables, tree), found, tree)
 
     def is_laid_out(node: Tree) -> bool:
-        return matches(params, node)
+        return entries_of(params, node) is not None
 
     return edit_all(params), jax.tree.map(
         lambda node: edit_all(node) if is_laid_out(node) else node, opt_state, is_leaf=is_laid_out
     )
 
 
-def matches(params: Tree, node: Tree) -> bool:
-    """Return whether a part of an optimizer's state is laid out like the parameters."""
-    if (
-        isinstance(node, optax.MaskedNode)
-        or isinstance(params, nnx.Variable)
-        or jax.tree_util.all_leaves([params])
-    ):
-        return True
+def entries_of(params: Tree, node: Tree) -> list[Tree] | None:
+    """Return the entry of each parameter in a part of a state; None if it is not laid out alike.
+
+    A leaf or box of the parameters may have become a tree, and `optax.MaskedNode` may replace
+    anything; `MASKED` is each entry below it.
+    """
+    if isinstance(node, optax.MaskedNode):
+        return [MASKED for _ in jax.tree.leaves(params, is_leaf=is_variable)]
+    if is_variable(params) or jax.tree_util.all_leaves([params]):
+        return [node]
     (expected, structure), (nodes, outer) = split_once(params), split_once(node)
-    return outer == structure and all(map(matches, expected, nodes))
+    if outer != structure:
+        return None
+    entries: list[Tree] = []
+    for pair in zip(expected, nodes, strict=True):
+        if (own := entries_of(*pair)) is None:
+            return None
+        entries += own
+    return entries
+
+
+def is_variable(node: Tree) -> bool:
+    """Return whether a node is a box of NNX."""
+    return isinstance(node, nnx.Variable)
 
 
 def split_once(tree: Tree) -> tuple[list, jax.tree_util.PyTreeDef]:
@@ -345,7 +346,7 @@ def untie_tree(tables: Tables, tree: Tree) -> Tree:
     table = get(tree, tables.tied_at)
     if tables.partly_tied:
         output = _put_rows(tables, table, get(tree, tables.rows))
-        return _remove(put(tree, tables.output, output), tables.rows)
+        return put(put(tree, tables.output, output), tables.rows, GONE)
     if tables.transposed:
         output = _transpose(table, tables.shape)
     else:  # A copy: a step that donates its state cannot take the same array twice.
@@ -376,10 +377,10 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         if tables.untied_rows:
             table = _put_rows(tables, table, _take_rows(tables, one))
     if tables.tied_at == tables.input:
-        tied = _remove(put(tree, tables.input, table), tables.output)
+        tied = put(put(tree, tables.input, table), tables.output, GONE)
     else:  # at the output or below it
         emptied = put(tree, tables.output, {})
-        tied = _remove(put(emptied, tables.tied_at, table), tables.input)
+        tied = put(put(emptied, tables.tied_at, table), tables.input, GONE)
     return put(tied, tables.rows, _take_rows(tables, other)) if tables.untied_rows else tied
 
 
@@ -418,7 +419,7 @@ def _put_rows(tables: Tables, table: Tree, rows: Tree) -> Tree:
     """
 
     def put_rows(leaf: jax.Array, own: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf)
+        at = _row_index(tables, leaf, table)
         if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
             raise ValueError(
                 f"the optimizer keeps {leaf.shape} for {format_path(tables.input)} and {own.shape}"
@@ -439,7 +440,7 @@ def _take_rows(tables: Tables, entry: Tree) -> Tree:
     """Return the entry of the untied rows from the entry of a table."""
 
     def take(leaf: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf)
+        at = _row_index(tables, leaf, entry)
         return leaf.copy() if at is None else leaf[at]
 
     return _change_axes(
@@ -447,8 +448,8 @@ def _take_rows(tables: Tables, entry: Tree) -> Tree:
     )  # a few rows are not split
 
 
-def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
-    """Return the index of the untied rows in an array; None if it has no row axis."""
+def _row_index(tables: Tables, leaf: jax.Array, entry: Tree) -> tuple | None:
+    """Return the index of the untied rows in an array of an entry; None if it has no row axis."""
     front, vocabulary, width = len(tables.shape) - 2, *tables.shape[-2:]
     ids = np.array(tables.untied_rows)
     if leaf.shape == tables.shape:
@@ -456,10 +457,13 @@ def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
     row_axes = [axis for axis in range(front, leaf.ndim) if leaf.shape[axis] == vocabulary]
     if not row_axes and _is_statistic(leaf, tables.shape):
         return None
-    if vocabulary == width or len(row_axes) != 1:
+    # Optax orders factored moments by length, so those of a few rows are the other way round
+    by_length = leaf.ndim == front + 1 and type(entry) not in (list, tuple)
+    is_unclear = vocabulary == width or (by_length and len(ids) <= width < vocabulary)
+    if is_unclear or len(row_axes) != 1:
         raise ValueError(
             f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its row axis is"
-            " ambiguous"
+            f" ambiguous for {len(ids)} rows"
         )
     return (*[slice(None)] * row_axes[0], ids)
 

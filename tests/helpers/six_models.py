@@ -3,6 +3,7 @@
 All have the same initial values.
 """
 
+from functools import cache
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from bodies import once
 from flax import nnx
 
 import jaxtie
@@ -83,18 +85,22 @@ class ByHand:
             of["input"] = np.mean([of["input"], of.pop("output")], axis=0)
 
 
+UPDATES: dict[type, Any] = {}
+
+
 class OfTrees:
     """Base of the ways that keep parameters and Optax's state in trees."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
-    jit = staticmethod(jax.jit)
+    jit = staticmethod(once)
     value_and_grad = staticmethod(jax.value_and_grad)
     apply_updates = staticmethod(optax.apply_updates)
 
     def __init__(self):
         self.params = self.start()
         self.opt_state = OPTIMISER.init(self.arrays(self.params))
-        self.update = self.jit(self._update)
+        # all models of a kind share their programs
+        self.update = UPDATES.setdefault(type(self), self.jit(self._update))
 
     def arrays(self, params: Any) -> Any:
         return params
@@ -277,7 +283,8 @@ class NNXLinear(OfModules):
         return own["embedding"][...], None if head is None else head["kernel"][...].T
 
 
-def make_equinox():
+@cache
+def equinox_class():
     """Equinox, whose tied model has no head. ImportError where it is not installed."""
     import equinox as eqx
 
@@ -312,7 +319,11 @@ def make_equinox():
         def tables(self, params):
             return params.embed.weight, params.head
 
-    return Equinox()
+    return Equinox
+
+
+def make_equinox():
+    return equinox_class()()
 
 
 WAYS = {

@@ -1,5 +1,9 @@
-"""The optimizers of Optax that keep something of the parameters, plain and wrapped."""
+"""The optimizers of Optax that keep something of the parameters, plain and wrapped.
 
+`CASES` are few, each of which keeps something else: for tests that train, or compare values.
+"""
+
+import jax
 import optax
 from optax import contrib
 
@@ -29,6 +33,44 @@ IN_GROUPS = [
     if name not in ("lbfgs", "simplified_ademamix", "dadapt_adamw", "galore", "muon")
 ]
 NAMES = [*ALIASES, *CONTRIB, *WRAPPED]
+
+
+def is_matrix(params):
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+
+def is_vector(params):
+    return jax.tree.map(lambda leaf: leaf.ndim < 2, params)
+
+
+def by_size(params):
+    return jax.tree.map(lambda leaf: "matrix" if leaf.ndim > 1 else "vector", params)
+
+
+MOMENTUM, RATE = optax.sgd(0.1, momentum=0.9, nesterov=True), optax.cosine_decay_schedule(1e-2, 50)
+CASES = {
+    "adamw": optax.adamw(1e-2, weight_decay=0.1),
+    "schedule": optax.adam(RATE),
+    "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(RATE)),
+    "two": optax.chain(optax.scale_by_adam(0.8), optax.scale_by_adam(), optax.scale(-0.01)),
+    "injected": optax.inject_hyperparams(optax.adam)(learning_rate=RATE),
+    "lion": optax.lion(1e-3),
+    "sgd": optax.sgd(0.1),
+    "momentum": MOMENTUM,
+    "adafactor": optax.adafactor(1e-2, momentum=0.9),
+    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=4, momentum=0.9),
+    "sm3": optax.sm3(0.1),  # a leaf's statistics are a list
+    "labels": optax.multi_transform({"matrix": optax.adam(1e-2), "vector": MOMENTUM}, by_size),
+    "masked": optax.masked(MOMENTUM, is_matrix),
+    "masked tables": optax.masked(optax.adam(1e-2), is_vector),
+    "accumulated": WRAPPED["accumulated"],
+    "schedule-free": WRAPPED["schedule-free"],
+}
+
+
+def cases(names: str) -> dict[str, optax.GradientTransformation]:
+    """Return some of the cases, separated by commas."""
+    return {name: CASES[name] for name in names.split(", ")}
 
 
 def make(name: str) -> optax.GradientTransformation:

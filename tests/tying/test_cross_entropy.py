@@ -71,17 +71,21 @@ def ours(values, *, bias=False, allowed=False, block=16, count=P, **options):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_loss_accuracy_and_gradients_match_the_formula(x64, head):
-    values = cast(VALUES, jnp.float64)
-    for block, count in ((16, P), (1000, P), (1, 37), (7, 37), (7, 1)):
-        expected = jax.value_and_grad(partial(plain, **head, count=count), has_aux=True)(values)
-        blocks = partial(ours, **head, block=block, count=count)
-        found = jax.value_and_grad(blocks, has_aux=True)(values)
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), found, expected)
-        np.testing.assert_allclose(blocks(values), expected[0], rtol=1e-13)
-    expected = jax.value_and_grad(partial(plain, **head), has_aux=True)(values)
-    in_32 = cast(VALUES, jnp.float32)
-    found = jax.value_and_grad(partial(ours, **head), has_aux=True)(in_32)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+    values, close = cast(VALUES, jnp.float64), np.testing.assert_allclose
+
+    def with_gradients(loss):
+        return once(lambda values: (jax.value_and_grad(loss, has_aux=True)(values), loss(values)))
+
+    for count, blocks in ((P, (1000, 16)), (37, (1, 7)), (1, (7,))):
+        expected, _ = with_gradients(partial(plain, **head, count=count))(values)
+        for block in blocks:
+            own = with_gradients(partial(ours, **head, block=block, count=count))
+            found, without = own(values)
+            jax.tree.map(partial(close, rtol=1e-12, atol=1e-13), found, expected)
+            close(without, expected[0], rtol=1e-13)
+        if count == P:
+            found, _ = own(cast(VALUES, jnp.float32))
+            jax.tree.map(partial(close, rtol=1e-5, atol=1e-6), found, expected)
 
 
 @pytest.mark.parametrize("head", [HEADS[0], HEADS[-1]])
@@ -89,8 +93,8 @@ def test_bfloat16_operands(head, x64):
     """The loss is that of the rounded values, summed in float32; a gradient is rounded once."""
     rounded = cast(VALUES, jnp.bfloat16)
     exact = cast(rounded, jnp.float64)
-    found, slopes = jax.value_and_grad(lambda v: ours(v, **head)[0])(rounded)
-    expected, expected_slopes = jax.value_and_grad(lambda v: plain(v, **head)[0])(exact)
+    found, slopes = once(jax.value_and_grad(lambda v: ours(v, **head)[0]))(rounded)
+    expected, expected_slopes = once(jax.value_and_grad(lambda v: plain(v, **head)[0]))(exact)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for name, slope in slopes.items():
@@ -416,6 +420,19 @@ def test_explicit_mesh_axes(options):
     assert found[1][0].sharding.spec[0] == "batch"
     if options.get("reduction") == "none":
         assert found[0][1].sharding.spec == PartitionSpec("batch")
+
+
+@pytest.mark.parametrize("axes", [("batch", None), (None, "batch")])
+@pytest.mark.parametrize("options", [{}, REDUCED[1]])
+def test_a_table_on_explicit_mesh_axes_and_targets_of_the_host(options, axes):
+    """As in an evaluation that is not compiled; with hidden states of the host or of one device."""
+    mesh, (h, table, *rest), _ = on_mesh(AxisType.Explicit)
+    expected = cross_entropy(h, table, *rest, block=16, **options)
+    with jax.set_mesh(mesh):
+        split = jax.device_put(table, NamedSharding(mesh, PartitionSpec(*axes)))
+        for own in (np.asarray(h), h):
+            found = cross_entropy(own, split, *map(np.asarray, rest), block=16, **options)
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

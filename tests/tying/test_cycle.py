@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from six_models import START, ByHand, D, V, WithEmbed, WithEmbedding, WithLinear, X, Y, make_equinox
@@ -108,7 +109,7 @@ class Tree:
             updates, opt_state = tx.update(slope, opt_state, arrays)
             return loss, optax.apply_updates(arrays, updates), opt_state
 
-        self.update, self.outline = jax.jit(update, donate_argnums=(0, 1)), outline
+        self.update, self.outline = once(update, donate_argnums=(0, 1)), outline
 
     def step(self):
         loss, arrays, self.opt_state = self.update(self.arrays(), self.opt_state)

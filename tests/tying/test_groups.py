@@ -17,7 +17,6 @@ from jaxtie import tie, untie
 V, D = 7, 4
 TOKENS, TARGETS = np.random.default_rng(0).integers(V, size=(2, 32))
 NAMES = {"embedding": {}, "maxtext": {"input": "embed/table", "output": "head/kernel"}}
-RATE = optax.cosine_decay_schedule(1e-2, 50)
 
 
 def start(layout):
@@ -41,10 +40,12 @@ def loss_of(params):
 
 @partial(once, static_argnums=(0, 3))
 def train(tx, params, opt_state, steps=4):
-    for _ in range(steps):
+    def step(_, state):
+        params, opt_state = state
         updates, opt_state = tx.update(jax.grad(loss_of)(params), opt_state, params)
-        params = optax.apply_updates(params, updates)
-    return params, opt_state
+        return optax.apply_updates(params, updates), opt_state
+
+    return jax.lax.fori_loop(0, steps, step, (params, opt_state))
 
 
 def label(path, _):
@@ -75,16 +76,7 @@ def in_masks(inner):
     return optax.chain(optax.masked(inner, is_output), optax.masked(inner, is_other))
 
 
-INNER = {
-    "adamw": optax.adamw(1e-2, weight_decay=0.1),
-    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
-    "lion": optax.lion(1e-3),
-    "sm3": optax.sm3(0.1),
-    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4),
-    "schedule": optax.adam(RATE),
-    "injected": optax.inject_hyperparams(optax.adam)(learning_rate=RATE),
-    "two": optax.chain(optax.scale_by_adam(0.8), optax.scale_by_adam(), optax.scale(-0.01)),
-}
+INNER = zoo.cases("adamw, momentum, lion, sm3, factored, schedule, injected, two")
 
 
 def shapes(tree):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax import nnx
 from six_models import (
@@ -108,13 +109,7 @@ def by_part(params):
     return jax.tree.map_with_path(lambda path, _: part_of(jax.tree_util.keystr(path)), params)
 
 
-OPTIMISERS = {
-    "adamw": optax.adamw(1e-2, weight_decay=0.1),
-    "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-2)),
-    "lion": optax.lion(1e-3),
-    "multi_transform": optax.multi_transform(
-        {"tables": optax.adam(1e-2), "rest": optax.sgd(0.1, momentum=0.9)}, by_part
-    ),
+OPTIMISERS = zoo.cases("adamw, clipped, lion, labels") | {
     "frozen": optax.multi_transform(
         {"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part
     ),

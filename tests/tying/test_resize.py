@@ -13,7 +13,6 @@ import zoo
 from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from optax import contrib
 from six_models import OPTIMISER, WAYS, D, OfModules, V
 
 import jaxtie
@@ -77,13 +76,10 @@ def test_rows_that_stay_keep_values_and_moments(way, untied, x64):
 
 
 LABELS = {"head": optax.adam(1e-3), "rest": optax.sgd(0.1, momentum=0.9)}
-OTHERS = {
-    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=2, momentum=0.9),
-    "accumulated": optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation(),
-    "schedule-free": contrib.schedule_free_adamw(1e-2),
+OTHERS = zoo.cases("factored, accumulated, schedule-free") | {
     "groups": optax.multi_transform(
         LABELS, lambda tree: {name: "head" if name == "head" else "rest" for name in tree}
-    ),
+    )
 }
 
 
@@ -399,6 +395,18 @@ def assert_rows_follow(tx):
             source = begun if row in (2, 5) else old
             source, here = np.asarray(source), np.asarray(anew)
             np.testing.assert_array_equal(np.take(here, row, axis), np.take(source, row, axis))
+
+
+@pytest.mark.parametrize("rows", [D - 1, D])
+def test_factored_moments_are_refused_if_their_rows_would_be_elsewhere(rows):
+    """Optax keeps the statistics of the longer side last, of a square table those of columns."""
+    tx, params = OTHERS["factored"], untied_tree()
+    with pytest.raises(ValueError, match=r"the optimizer keeps .*; it cannot be resized") as error:
+        resize(params, tx.init(params), keep=range(rows), tx=tx, **PATHS)
+    assert "\n" not in str(error.value)
+    square = {"in": jnp.ones((D, D))}
+    with pytest.raises(ValueError, match="it cannot be resized"):
+        reset_rows(square, tx.init(square), [1], tx=tx, input="in", output="out")
 
 
 @pytest.mark.parametrize("rows", [127, 128])

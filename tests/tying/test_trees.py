@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import zoo
 from bodies import once
 from flax.core import freeze
 
-from jaxtie import check, is_tied, resize, tie, untie
+from jaxtie import check, is_tied, reset_rows, resize, tie, untie
 
 V, D = 6, 4
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
@@ -48,19 +49,7 @@ def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-LABELS = {"a": optax.adam(1e-2), "b": optax.sgd(0.1, momentum=0.9)}
-OPTIMISERS = {
-    "adamw": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
-    "lion": optax.lion(1e-3),
-    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4, momentum=0.9),
-    "sm3": optax.sm3(0.1),
-    "one_label": optax.multi_transform(
-        LABELS, lambda tree: jax.tree.map(lambda leaf: "a" if leaf.ndim > 1 else "b", tree)
-    ),
-    "masked": optax.masked(
-        optax.adam(1e-2), lambda tree: jax.tree.map(lambda leaf: leaf.ndim < 2, tree)
-    ),
-}
+OPTIMISERS = zoo.cases("adamw, clipped, lion, factored, sm3, labels, masked tables")
 
 
 @pytest.mark.parametrize("across", [True, False])
@@ -170,10 +159,10 @@ def test_tables_of_two_dtypes_have_no_mean():
     assert tie(tree, how="input", **paths)[0]["in"].dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("change", [untie, tie, resize, check])
+@pytest.mark.parametrize("change", [untie, tie, resize, reset_rows, check])
 def test_shapes_are_refused(change):
     tree = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, untied_tree()))
-    arguments = {untie: ((),), tie: ((),), resize: ((), 12)}.get(change, ())
+    arguments = {resize: ((), 12), reset_rows: ((), [1])}.get(change, ((),))
     with pytest.raises(ValueError, match=rf"jax.eval_shape\(partial\(jaxtie.{change.__name__},"):
         change(tree, *arguments, **PATHS)
 
@@ -222,8 +211,9 @@ def test_optimizer_states_that_cannot_be_edited():
         untie(params, other, **across)
     square = {"token_embedder": {"embedding": random(D, D)}, "decoder": {"norm": random(D)}}
     with pytest.raises(ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot"):
-        untie(square, filled(OPTIMISERS["adafactor"].init, square), **across)
-    apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
+        untie(square, filled(OPTIMISERS["factored"].init, square), **across)
+    groups = {"a": optax.adam(1e-2), "b": optax.sgd(0.1, momentum=0.9)}
+    apart = optax.multi_transform(groups, {"token_embedder": "a", "decoder": "b"})
     state = apart.init(jax.tree.map(jnp.asarray, params))
     with pytest.raises(
         ValueError, match=r"masks .* but not the other table; pass the new optimizer as tx="

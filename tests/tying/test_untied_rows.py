@@ -129,6 +129,7 @@ FIVE = (0, 1, 4, 5, 6)  # more than D, since Optax orders statistics by the long
 OPTIMISERS = {
     "adamw": optax.adamw(1e-2),
     "factored": optax.adafactor(1e-2, min_dim_size_to_factor=1),
+    "sm3": optax.sm3(1e-2),
     "masked": optax.masked(
         optax.adam(1e-2),
         lambda params: {"embedding": False, "body": True},
@@ -175,7 +176,7 @@ def test_untie_and_tie(name):
         assert back["embedding"].keys() == {"input", "output_rows"}
         jax.tree.map(np.testing.assert_array_equal, back, params)
         assert jax.tree.map(jnp.shape, state_back) == jax.tree.map(jnp.shape, state)
-        if name != "factored":  # its statistics of columns are of all rows
+        if name not in ("factored", "sm3"):  # their statistics of columns are of all rows
             jax.tree.map(np.testing.assert_array_equal, state_back, state)
     again = partial(tie, untied_rows=rows)
     for same in (again(params, state), jax.jit(again)(params, state)):
@@ -214,6 +215,13 @@ def test_ids_that_are_missing_or_do_not_fit():
     factored = OPTIMISERS["factored"].init(params)
     with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both"):
         untie(params, factored, untied_rows=IDS)
+    for rows in (IDS, (0, 2, 4, 6)):  # no more than the width
+        two = tree_of()
+        with pytest.raises(ValueError, match="its row axis is ambiguous for"):
+            tie(two, OPTIMISERS["factored"].init(two), untied_rows=rows)
+    own = tree_of(tied=True, untied_rows=(0, 2, 4, 6))
+    with pytest.raises(ValueError, match="its row axis is ambiguous for 4 rows"):
+        untie(own, OPTIMISERS["factored"].init(own), untied_rows=(0, 2, 4, 6))
     with pytest.raises(ValueError, match="its row axis is ambiguous"):
         square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
         own = {"embedding": Embedding(D, D, True, untied_rows=(1,)).init(KEY, 0)["params"]}
