@@ -441,8 +441,8 @@ READ = {
 
 GOOD = long(UNTIED)
 REFUSED = {
-    "empty": ("", r"tied\.csv: is empty, or no text; expected columns"),
-    "only spaces": (" \n ", r"tied\.csv: is empty, or no text; expected columns"),
+    "empty": ("", r"tied\.csv: is empty; expected columns"),
+    "only spaces": (" \n ", r"tied\.csv: is empty; expected columns"),
     "header only": ("seed,step,val_loss\n", r"header only; expected columns"),
     "no header": ("0,10,3.1\n1,10,3.2\n", r"has no header; expected columns"),
     "binary": (b"\x89PNG\x00\x01\xff", r"or no text"),
