@@ -33,27 +33,31 @@ class Ends(NamedTuple):
     pairs: int
     digits: tuple[float, float] = (0.0, 0.0)
 
+    @property
+    def paired(self) -> int:
+        """The pairs that count: two among other seeds show no correlation."""
+        is_alone = self.pairs == self.a.shape[-1] == self.b.shape[-1] > 1
+        return self.pairs if self.pairs > 2 or is_alone else 0
+
 
 def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
     """Return the gap, A − B, and half the width of its 90 % interval; NaN for one seed each.
 
     The t-test of partially overlapping samples (Derrick, Toher and White 2017): the paired test
     with pairs only, Welch's test without. Its degrees of freedom are those of variances drawn to
-    each other: two seeds say little about theirs. Two pairs among other seeds show no correlation.
-    An arm of one seed has the deviation of the other.
+    each other: two seeds say little about theirs. An arm of one seed takes the other's deviation.
 
     Printed losses are wrong by their last digit: independently if seeds differ by more than a
     digit, else all seeds of an arm alike.
     """
     from scipy.special import ndtri, stdtrit  # heavy
 
-    x, y, pairs, digits = ends
+    x, y, digits, pairs = ends.a, ends.b, ends.digits, ends.paired
     counts = m, n = x.shape[-1], y.shape[-1]
     gap = x.mean(-1) - y.mean(-1)
     if m == n == 1:
         return gap, np.full_like(gap, math.nan)
     a, b = ((own if own.shape[-1] > 1 else y if own is x else x).var(-1, ddof=1) for own in (x, y))
-    pairs = pairs if pairs > 2 or pairs == m == n else 0
     df, shared = _welch(a, b, m, n), 0.0
     if pairs:
         first, second = (own[..., :pairs] - own[..., :pairs].mean(-1)[..., None] for own in (x, y))

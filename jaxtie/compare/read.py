@@ -48,7 +48,7 @@ NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
 # Settings in names of runs.
 SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
 BLANK = {"", "-", "--", "null", "none", "na", "n/a", "#n/a", "<na>"}
-SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}
+SUFFIXES = {".csv", ".tsv", ".txt", ".md", ".json", ".jsonl", ".ndjson"}
 LARGEST, MOST_BARE = 2**28, 64  # bytes of a file; losses without step and seed, if no curve
 WANTED = "expected columns such as step, seed and val_loss, or step and a column for each seed"
 
@@ -190,11 +190,12 @@ def _in_folder(folder: Path) -> list[Path]:
     """Return the files of losses in a folder and below: those of transformers, else tables."""
     runs = sorted(map(str, folder.rglob("results.nc")))
     check(not runs, f"{folder}: holds runs; give one, {runs and Path(runs[0]).parent}:ARM")
-    inside = [path for path in sorted(folder.rglob("[!.]*")) if path.suffix in SUFFIXES]
+    kinds = SUFFIXES - {".md"}  # which is a text about the runs
+    inside = [path for path in sorted(folder.rglob("[!.]*")) if path.suffix in kinds]
     inside = [path for path in inside if "/." not in str(path.relative_to(folder.parent))]
     states = [path for path in inside if path.name == "trainer_state.json"]
     found = states or [path for path in inside if path.suffix != ".json"] or inside
-    check(bool(found), f"{folder}: has no file {', '.join(sorted(SUFFIXES))}")
+    check(bool(found), f"{folder}: has no file {', '.join(sorted(kinds))}")
     return found
 
 
@@ -334,7 +335,9 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
     lines = {i: own.strip(" ") for i, own in enumerate(text.splitlines(), 1)}
     lines = {i: own for i, own in lines.items() if own and own[0] != "#"}
     header = re.sub(r'"[^"]*"', "", next(iter(lines.values()), ""))
-    mark = next((mark for mark in "\t;," if mark in header), " ")
+    mark = next((mark for mark in "|\t;," if mark in header), " ")
+    if mark == "|":  # Markdown
+        lines = {i: own.strip("|") for i, own in lines.items() if own.strip("|-: ")}
     cells = header.split(mark)
     if all(re.fullmatch(r"[\d.,]+(e[+-]?\d+)?", cell.strip()) for cell in cells):
         is_bare = len(cells) == 1 and not header.isdigit()
@@ -355,9 +358,11 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
         reason = re.sub(r"\s+", " ", str(error).rpartition("error: ")[2])[:90]
         raise UserError(f"{path}: cannot be read as a table ({reason}); {WANTED}") from None
     check(len(table) > 0, f"{path}: has a header only; {WANTED}")
+    is_whole = mark not in " |" or bool(table.notna().all(axis=None))
+    check(is_whole, f"{path}: has rows that are shorter than its header; separate cells by commas")
     if len(table) == len(lines) - 1:
         table.index = pd.Index([*lines][1:])
-    table = table.fillna("").apply(lambda own: own.str.strip())
+    table = table.fillna("").apply(lambda own: own.str.strip(" `*"))
     return table.rename(columns=str.strip), mark in ";\t" and _has_decimal_commas(table, path)
 
 
@@ -402,7 +407,7 @@ def _select(
         [name for name in columns if re.fullmatch(pattern, columns[name])]
         for pattern in (ARMS, SEEDS, SPLITS)
     )
-    for name in () if selected is None else (*arms, *seeds):
+    for name in () if selected is None else (*arms, *seeds, *columns):
         if any(found := [fnmatch.fnmatch(value, selected or "") for value in table[name]]):
             table, selected, arms = table[found], None, []
             break

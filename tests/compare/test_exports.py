@@ -352,7 +352,7 @@ def test_exports_are_read(case, tmp_path, monkeypatch):
         "unit": found.unit,
         "column": found.arms[0].logs.column,
         "seeds": (len(found.ends.a), len(found.ends.b)),
-        "paired": found.ends.pairs,
+        "paired": found.ends.paired,
     }
     assert {name: shown[name] for name in expected} == expected
     assert len(found.lines) <= 8
