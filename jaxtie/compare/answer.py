@@ -221,31 +221,22 @@ def compare(
         is_run = isinstance(run, str | Path) and (Path(run) / "results.nc").is_file()
         check(is_run, f"{a}: expected two arms, A and B, or one run of jaxtie")
         a, b = (f"{run}:{arm}" for arm in run_arms(Path(str(run))))
-    answer = compare_logs(
-        read_arm(a, column), read_arm(b, column), margin, vocabulary, is_chosen=column is not None
-    )
-    if out is not None:
-        answer.write(Path(out))
-    return answer
-
-
-def compare_logs(
-    a: Logs, b: Logs, margin: float, vocabulary: int | None = None, is_chosen: bool = False
-) -> Comparison:
-    """Compare logs that were read; `is_chosen`: by a column that the user names."""
-    logs = a, b
+    logs = read_arm(a, column), read_arm(b, column)
     is_same = logs[0].rows.equals(logs[1].rows)  # which have the names of files
     check(not is_same, f"{logs[1].name}: is given as both arms; give two sets of runs")
     kinds = [f"{own.name} has {own.column} ({own.source} {own.unit})" for own in logs]
     sources = {own.source for own in logs} - {""}
-    is_like = logs[0].unit == logs[1].unit and (len(sources) < 2 or is_chosen)
+    is_like = logs[0].unit == logs[1].unit and (len(sources) < 2 or column is not None)
     check(is_like, f"{' and '.join(kinds)}: these are not the same loss; choose one by --column")
     axis = next((axis for axis in logs[0].axes if axis in logs[1].axes), "")
     if not axis and (logs[0].axes or logs[1].axes):
         counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
         raise UserError(f"{counted}: cannot be matched; give both the same column")
     sides, common = _sides(logs, axis, vocabulary)
-    return _judge(sides, axis, common, margin)
+    answer = _judge(sides, axis, common, margin)
+    if out is not None:
+        answer.write(Path(out))
+    return answer
 
 
 def _sides(

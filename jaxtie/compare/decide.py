@@ -43,9 +43,9 @@ class Ends(NamedTuple):
 def interval(ends: Ends) -> tuple[np.ndarray, np.ndarray]:
     """Return the gap, A − B, and half the width of its 90 % interval; NaN for one seed each.
 
-    The t-test of partially overlapping samples (Derrick, Toher and White 2017): the paired test
-    with pairs only, Welch's test without. Its degrees of freedom are those of variances drawn to
-    each other: two seeds say little about theirs. An arm of one seed takes the other's deviation.
+    The t-test of partially overlapping samples (Derrick, Russ, Toher and White 2017): the paired
+    test with pairs only, Welch's test without. Its degrees of freedom are those of variances drawn
+    to each other: two seeds say little of theirs. An arm of one seed takes the other's deviation.
 
     Printed losses are wrong by their last digit: independently if seeds differ by more than a
     digit, else all seeds of an arm alike.
