@@ -110,14 +110,14 @@ class Comparison:
         ]
 
     def _seeds(self) -> str:
-        (count_a, count_b), pairs = (len(own) for own in self.ends[:2]), self.ends.pairs
+        (count_a, count_b), pairs = (len(own) for own in self.ends[:2]), self.ends.paired
         kept = [own.ends.index.difference(own.stuck, sort=False) for own in self.arms]
         both, how = _some(seed for seed in kept[0] if seed in kept[1]), "unpaired"
-        if pairs > 1:
+        if pairs:
             rest = f", unpaired {count_a - pairs} and {count_b - pairs}, in one estimate"
             how = f"paired {pairs} ({both}){rest if max(count_a, count_b) > pairs else ''}"
-        elif pairs and max(count_a, count_b) > 1:
-            how = f"unpaired (one in both, {both}, shows no correlation)"
+        elif self.ends.pairs and max(count_a, count_b) > 1:
+            how = f"unpaired (so few in both, {both}, show no correlation)"
         return f"Seeds: {count_a} of {self.arms[0].name}, {count_b} of {self.arms[1].name}; {how}."
 
     def _left_out(self) -> str:
@@ -150,7 +150,7 @@ class Comparison:
         names = ("axis", "at", "unit", "margin", "decision", "deviation")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         own["gap"] = dict(zip(("low", "mean", "high"), self.gap))
-        own |= {"answer": self.lines, "paired": self.ends.pairs, "more_seeds": self.more}
+        own |= {"answer": self.lines, "paired": self.ends.paired, "more_seeds": self.more}
         own["arms"] = [
             {"name": arm.name, "column": arm.logs.column, "losses": arm.ends.to_dict()}
             | {"stuck": arm.stuck, "missing": arm.missing}
@@ -246,19 +246,23 @@ def _sides(
     lost, ends, common = [], [], []
     for own in logs:
         rows = own.rows.sort_values(axis, kind="stable") if axis else own.rows
-        last = rows.groupby("seed", sort=False)["loss"].agg(lambda loss: loss.iloc[-1])
+        last = rows.drop_duplicates("seed", keep="last").set_index("seed")["loss"]
+        last = last[rows["seed"].unique()]
         lost.append([*last.index[last.isna()]])
         ends.append(last.dropna())
         check(len(ends[-1]) > 0, f"{own.name}: every seed diverged; there is no loss to compare")
     if axis:
         curves = [own.curves(axis) for own in logs]
         found = [own[end.index].dropna().index for own, end in zip(curves, ends)]
-        common, most = sorted({*found[0]} & {*found[1]}), [own.max() for own in found]
-        shown = " and ".join(f"{own.name} ends at {end:g}" for own, end in zip(logs, most))
+        common = sorted({*found[0]} & {*found[1]})
+        most = [
+            f"{own.name} {f'to {at.max():g}' if len(at) else 'at none'}"
+            for own, at in zip(logs, found)
+        ]
         check(
-            bool(common) and not common[-1] <= 0 < min(most),
-            f"{shown}, with no {axis} after 0 at which all seeds of both have a loss; log both at"
-            " the same, or leave out the seeds that end early",
+            bool(common) and (common[-1] > 0 or all(at.max() == 0 for at in found)),
+            f"no {axis} after 0 at which all seeds of both have a loss ({', '.join(most)}); log"
+            " both at the same, or leave out the seeds that end early",
         )
         ends = [own.loc[common[-1]].dropna() for own in curves]
     if axis == "step" and all("tokens" in own.axes for own in logs):

@@ -3,6 +3,7 @@
 import fnmatch
 import glob
 import io
+import itertools
 import json
 import math
 import os
@@ -25,21 +26,30 @@ AXES = {
     "epoch": r"(train_)?epochs?",
 }
 SEEDS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
-ARMS = r"arm|variant|group|tied|tying"
-SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # of rows; those of validation are kept
+ARMS = r"(config_)?(arm|variant|group|tied|tying|tie_.*|.*_tying)"
+SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # of rows, of which one kind is kept
 WHERE = {
     "validation": r"(^|_)(val|valid|validation|eval|evaluation|test|dev|heldout)(_|loss|$)",
     "training": r"(^|_)(train|training)(_|loss|$)",
 }
-UNITS = ("nat", "perplexity", "bit per byte")  # by group of the next pattern, the best first
+UNITS = {  # the best first; ln of a perplexity is a loss in nats
+    "nat": r"(log|ln)_?(ppl|perplexity)",
+    "perplexity": "ppl|perplexity",
+    "bit per byte": "bpb|per_byte",
+}
 LOSS = re.compile(
-    r"(?:.*_|val|valid|eval|train|test)?(?:(loss|nll|cross_entropy|xent|value)|(ppl|perplexity)"
-    r"|(bpb|bits_per_byte))(?:_(?:val|valid|validation|eval|test|train|training|step|epoch|\d+))*"
+    r"(.*_|val|valid|eval|train|test)?"
+    r"(loss|nll|cross_entropy|xent|value|(log_?|ln_?)?(ppl|perplexity)|bpb|bits_per_byte)"
+    r"(_(val|valid|validation|eval|test|train|training|step|epoch|nats?|\d+))*"
 )
-# Words of columns that are no loss of one run.
-OTHER = set("min max best mean avg average median std sem ci lower upper scale aux norm".split())
-BLANK = {"", "-", "--", "null", "none", "na", "n/a", "<na>"}
-SUFFIXES = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}
+# Words of rows and columns that are no loss of one run, and of columns that are no loss at all.
+SUMMARY = set("min max mean avg average median std sem ci".split())
+OTHER = SUMMARY | set("best lower upper scale norm aux delta diff gap ratio".split())
+NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
+# Settings in names of runs.
+SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
+BLANK = {"", "-", "--", "null", "none", "na", "n/a", "#n/a", "<na>"}
+SUFFIXES = {".csv", ".tsv", ".txt", ".md", ".json", ".jsonl", ".ndjson"}
 LARGEST, MOST_BARE = 2**28, 64  # bytes of a file; losses without step and seed, if no curve
 WANTED = "expected columns such as step, seed and val_loss, or step and a column for each seed"
 
@@ -109,13 +119,13 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
         parts += [(*_read_losses(path, wanted, selected), path) for path in paths]
     kinds = {(source, unit): f"{name} in {path}" for _, name, source, unit, path in parts}
     if len(kinds) > 1 and (not wanted or len({unit for _, unit in kinds}) > 1):
-        raise UserError(f"{label}: has {' and '.join(kinds.values())}; choose one by --column")
+        shown = " and ".join(kinds.values())
+        raise UserError(f"{label}: has {shown}; choose one by --column, or give files of one loss")
     rows = pd.concat([own[0] for own in parts], ignore_index=True)
     check(len(rows) > 0, f"{label}: has no losses; {WANTED}")
-    labels = _labels(rows["seed"].unique().tolist())
-    rows["run"], rows["seed"] = rows["seed"], rows["seed"].map(labels)
+    rows, notes = _name_seeds(rows, label)
+    notes += _check_repeats(rows, label)
     _, name, source, unit, _ = parts[0]
-    notes = _check_repeats(rows, label)
     if len(named := dict.fromkeys(each[1] for each in parts)) > 1:
         notes.append(f"{label} has {' and '.join(named)}: check that they are alike.")
     if unit == "perplexity":
@@ -182,45 +192,63 @@ def _in_folder(folder: Path) -> list[Path]:
     """Return the files of losses in a folder and below: those of transformers, else tables."""
     runs = sorted(map(str, folder.rglob("results.nc")))
     check(not runs, f"{folder}: holds runs; give one, {runs and Path(runs[0]).parent}:ARM")
-    inside = [path for path in sorted(folder.rglob("[!.]*")) if path.suffix in SUFFIXES]
+    kinds = SUFFIXES - {".md"}  # which is a text about the runs
+    inside = [path for path in sorted(folder.rglob("[!.]*")) if path.suffix in kinds]
     inside = [path for path in inside if "/." not in str(path.relative_to(folder.parent))]
     states = [path for path in inside if path.name == "trainer_state.json"]
     found = states or [path for path in inside if path.suffix != ".json"] or inside
-    check(bool(found), f"{folder}: has no file {', '.join(sorted(SUFFIXES))}")
+    check(bool(found), f"{folder}: has no file {', '.join(sorted(kinds))}")
     return found
 
 
-def _labels(names: list[str]) -> dict[str, str]:
-    """Return the seed of each run's name: the number after "seed", or the one that differs.
+def _name_seeds(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with runs and the names of seeds, without rows of means; and a note on these.
 
-    Runs that are named otherwise keep their names; seeds of one label in both arms are pairs.
+    A seed is the number after "seed", or the only one that differs between the names of the runs.
+    Others keep their names; seeds of one name in both arms are pairs.
     """
+    names = rows["seed"].unique().tolist()
+    dropped = [name for name in names if not set(_normal(name).split("_")) - SUMMARY]
+    names = [name for name in names if name not in dropped]
+    check(bool(names), f"{label}: has no losses but {', '.join(dropped)}; {WANTED}")
+    rows = rows[~rows["seed"].isin(dropped)]
     short = [re.sub(r"checkpoint-\d+/", "", name) for name in names]
-    if all(re.fullmatch(r"\d+(\.0*)?", name) for name in names):
-        return {name: str(int(float(name))) for name in names}
-    if any(", line " in name for name in names):
-        return {name: name for name in names}
+    settings = dict.fromkeys(" ".join(re.findall(SETTINGS, own, re.I)) for own in short)
+    shown = f"{label}: runs differ in {' and '.join(settings)}, not in the seed alone"
+    check(len(settings) < 2, f"{shown}; give runs of one arm")
     parts = [name.split("/") for name in short]
     while len(set(short)) > 1 and len({tuple(own[:1]) for own in parts}) == 1:  # a common folder
         parts = [own[1:] for own in parts]
     short = ["/".join(own) for own in parts]
     found = [re.findall(r"(?<![a-z])(?:seed|s)[ _=-]?(\d+)", name, re.I)[-1:] for name in short]
-    if not all(found) and len({re.sub(r"\d+", "#", name) for name in short}) == 1:
+    if all(re.fullmatch(r"\d+(\.0*)?", name) for name in names):
+        found = [[name.partition(".")[0]] for name in names]
+    elif not all(found) and len({re.sub(r"\d+", "#", name) for name in short}) == 1:
         places = [own for own in zip(*(re.findall(r"\d+", name) for name in short))]
         differing = [own for own in places if len(set(own)) > 1]
         found = [[number] for number in differing[0]] if len(differing) == 1 else found
-    return {n: str(int(own[0])) if all(found) else n for n, own in zip(names, found)}
+    is_named = all(found) and not any(", line " in name for name in names)
+    labels = {name: str(int(own[0])) if is_named else name for name, own in zip(names, found)}
+    rows = rows.assign(run=rows["seed"], seed=rows["seed"].map(labels))
+    return rows, [f"{label}: rows of {', '.join(dropped)} are left out."] * bool(dropped)
 
 
 def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
-    """Return a note on repeated steps; raise UserError if several seeds look like one."""
+    """Return notes on repeated steps; raise UserError if several seeds look like one."""
     axis = next((axis for axis in AXES if rows[axis].notna().all()), "")
-    runs = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True)
-    for seed, own in rows.groupby("seed") if axis else ():
-        spans = own.groupby(runs)[axis].agg(["min", "max"]).sort_values("min")
+    partly = next((own for own in AXES if not axis and rows[own].notna().any()), None)
+    if partly:
+        row = rows[rows[partly].isna()].iloc[0]
+        raise UserError(f"{row['file']}, line {row['line']}: has no {partly}; add it, or drop it")
+    runs, joined = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True), []
+    unique = rows["seed"][~rows.assign(run=runs).duplicated(["seed", "run"])]
+    for seed in unique[unique.duplicated()].unique() if axis else ():
+        spans = rows[rows["seed"] == seed].groupby(runs)[axis].agg(["min", "max"])
+        spans = spans.sort_values("min")
         is_resumed = (spans.diff().dropna() > 0).all(axis=None)  # else one run is within another
         names = " and ".join(map(str, spans.index[:2]))
         check(is_resumed, f"{label}: {names} both look like seed {seed}; give runs of one arm")
+        joined.append(f"{names} were joined to seed {seed}.")
     found = rows.groupby(["seed", axis] if axis else ["seed"])["loss"]
     counts = found.nunique(dropna=False) if axis else found.size()
     every = counts.groupby(level=0).min()
@@ -230,7 +258,8 @@ def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
         f" {every.idxmax()}; add a column {'seed' if axis else 'step'}, or give a file a seed",
     )
     count = int((counts > 1).sum())
-    return [f"{label}: at {count} {axis}s logged repeatedly the last loss counts."] * bool(count)
+    last = [f"{label}: at {count} {axis}s logged repeatedly the last loss counts."]
+    return joined[:1] + last * bool(count)
 
 
 # ----- Tables.
@@ -241,12 +270,15 @@ def _read_losses(
 ) -> tuple[pd.DataFrame, str, str, str]:
     """Return the losses of a file as `Logs.rows`, their column, its source and its unit."""
     table, comma = _read_table(path)
-    table, selected = _select(table, selected, path)
+    if tag := re.search(r"(?<![a-z])tag[-_](.+)", path.stem):  # a file of TensorBoard
+        table = table.rename(columns={"Value": tag[1]})
+    table, selected = _select(table, selected, wanted, path)
     names = {name: _normal(name) for name in table.columns}
     axes = {}
     for axis, pattern in AXES.items():
         found = [name for name, own in names.items() if re.fullmatch(pattern, own)]
-        axes[axis] = min(found, key=lambda name: "global" not in names[name], default="")
+        found.sort(key=lambda name: ("global" not in names[name], name.startswith("_")))
+        axes[axis] = next(iter(found), "")
     seeds = [name for name, own in names.items() if re.fullmatch(SEEDS, own)]
     seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
     others = [name for name in names if name not in (*axes.values(), *seeds)]
@@ -256,10 +288,14 @@ def _read_losses(
     if selected is not None:
         columns = [name for name in columns if fnmatch.fnmatch(runs[name], selected)]
         check(bool(columns), f"{path}: has no run or arm {selected}")
-    grouped = any(name.lower().startswith("group:") for name in columns)
+    grouped = any(re.match(r"[\w.]+: ", runs[name]) for name in columns)
     check(not grouped, f"{path}: has a mean over runs; export the runs ungrouped")
     many = len(columns) > len({runs[name] for name in columns}) or (seed and len(columns) > 1)
     check(not many, f"{path}: has several columns {metric} of a run; keep one")
+    numbers = [int(name) for name in columns if name.isdigit()]
+    gaps = set(np.diff(numbers)) if len(numbers) > 2 and not any(axes.values()) else {1}
+    is_clear = len(gaps) > 1 or gaps == {1}
+    check(is_clear, f"{path}: are {numbers[:3]} steps or seeds? Give a row a step, or a seed")
     for axis, name in axes.items():
         table[axis] = _numbers(table[name], path, comma) if name else np.nan
     parts = []
@@ -270,9 +306,9 @@ def _read_losses(
             own["seed"] = table[seed]
         elif not runs[name] and not any(axes.values()):
             own["seed"] = [f"{path}, line {line}" for line in table.index]
-            falling = len(own) > 4 and (own["loss"].diff().dropna() < 0).mean() > 0.7
+            trend = own["loss"].reset_index().corr("spearman").iloc[0, 1] * (len(own) - 1) ** 0.5
             check(
-                len(own) <= MOST_BARE and not falling,
+                len(own) <= MOST_BARE and not trend < -1.99,  # 0.02 by chance; NaN of one
                 f"{path}: has {len(own)} losses without step and seed; add a column step, or seed",
             )
         is_blank = table[name].str.lower().isin(BLANK)  # another loss was logged, or none
@@ -292,13 +328,17 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
     content = path.read_bytes()
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     text = content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
-    check(bool(text.strip()) and "\0" not in text, f"{path}: is empty, or no text; {WANTED}")
+    check(bool(text.strip()), f"{path}: is empty; {WANTED}")
+    is_text = "\0" not in text and text.count("\ufffd") < 0.1 * len(text)
+    check(is_text, f"{path}: is compressed, or no text; unpack it, or export it as CSV")
     if text.lstrip()[0] in "{[":
         return _read_json(text, path), False
     lines = {i: own.strip(" ") for i, own in enumerate(text.splitlines(), 1)}
     lines = {i: own for i, own in lines.items() if own and own[0] != "#"}
     header = re.sub(r'"[^"]*"', "", next(iter(lines.values()), ""))
-    mark = next((mark for mark in "\t;," if mark in header), " ")
+    mark = next((mark for mark in "|\t;," if mark in header), " ")
+    if mark == "|":  # Markdown
+        lines = {i: own.strip("|") for i, own in lines.items() if own.strip("|-: ")}
     cells = header.split(mark)
     if all(re.fullmatch(r"[\d.,]+(e[+-]?\d+)?", cell.strip()) for cell in cells):
         is_bare = len(cells) == 1 and not header.isdigit()
@@ -319,10 +359,23 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
         reason = re.sub(r"\s+", " ", str(error).rpartition("error: ")[2])[:90]
         raise UserError(f"{path}: cannot be read as a table ({reason}); {WANTED}") from None
     check(len(table) > 0, f"{path}: has a header only; {WANTED}")
+    is_whole = mark not in " |" or bool(table.notna().all(axis=None))
+    check(is_whole, f"{path}: has rows that are shorter than its header; separate cells by commas")
     if len(table) == len(lines) - 1:
         table.index = pd.Index([*lines][1:])
-    table = table.fillna("").apply(lambda own: own.str.strip())
-    return table.rename(columns=str.strip), mark in ";\t"
+    table = table.fillna("").apply(lambda own: own.str.strip(" `*"))
+    return table.rename(columns=str.strip), mark in ";\t" and _has_decimal_commas(table, path)
+
+
+def _has_decimal_commas(table: pd.DataFrame, path: Path) -> bool:
+    cells = pd.Series(table.to_numpy().ravel())
+    commas, dots = (cells[cells.str.fullmatch(rf"[+-]?\d+{mark}\d+")] for mark in (",", r"\."))
+    if commas.empty or dots.empty:
+        return not commas.empty
+    are_thousands = [own.str.fullmatch(r"\d{1,3}[.,]\d{3}").all() for own in (commas, dots)]
+    shown = f"{path}: has {commas.iloc[0]} and {dots.iloc[0]}: which is the decimal mark?"
+    check(not all(are_thousands), f"{shown} Export numbers without marks of thousands")
+    return not are_thousands[0]
 
 
 def _read_json(text: str, path: Path) -> pd.DataFrame:
@@ -335,8 +388,10 @@ def _read_json(text: str, path: Path) -> pd.DataFrame:
             found = [json.loads(own, **rule) for own in text.splitlines() if own.strip()]
         if isinstance(found, dict):
             found = found.get("log_history", found)
-        rows = [found] if isinstance(found, dict) else found
-        table = pd.json_normalize(rows, sep="/")
+        if isinstance(found, dict) and any(isinstance(own, list) for own in found.values()):
+            table = pd.DataFrame(found)  # of columns
+        else:
+            table = pd.json_normalize([found] if isinstance(found, dict) else found, sep="/")
         check(len(table.columns) > 0, f"{path}: has no losses; {WANTED}")
     except (ValueError, TypeError, RecursionError, AttributeError, NotImplementedError):
         raise UserError(f"{path}: expected a table, JSON lines or trainer_state.json") from None
@@ -345,27 +400,33 @@ def _read_json(text: str, path: Path) -> pd.DataFrame:
 
 
 def _select(
-    table: pd.DataFrame, selected: str | None, path: Path
+    table: pd.DataFrame, selected: str | None, wanted: list[str], path: Path
 ) -> tuple[pd.DataFrame, str | None]:
     """Return the rows of an arm or of runs, by name; and the name, if columns may still have it."""
     columns = {name: _normal(name) for name in table}
-    if selected is not None:
-        for name in (
-            own for p in (ARMS, SEEDS) for own in columns if re.fullmatch(p, columns[own])
-        ):
-            if any(found := [fnmatch.fnmatch(value, selected) for value in table[name]]):
-                table, selected = table[found], None
-                break
-    else:
-        for name in (name for name in columns if re.fullmatch(ARMS, columns[name])):
-            kinds = sorted(set(table[name]) - {""})
-            shown = (
-                f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds and kinds[0]}"
+    arms, seeds, splits = (
+        [name for name in columns if re.fullmatch(pattern, columns[name])]
+        for pattern in (ARMS, SEEDS, SPLITS)
+    )
+    texts = [name for name in columns if not table[name].str.fullmatch(r"[\d.,e+-]*").all()]
+    for name in () if selected is None else (*arms, *seeds, *texts):
+        if any(found := [fnmatch.fnmatch(value, selected or "") for value in table[name]]):
+            table, selected, arms = table[found], None, []
+            break
+    for name in arms:
+        kinds = sorted(set(table[name]) - {""})
+        shown = f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds and kinds[0]}"
+        check(len(kinds) < 2, f"{path}: {shown}")
+    for name in splits:
+        kinds = sorted(set(table[name]) - {""})
+        if any(map(_kind, kinds)):  # names of losses, in rows
+            kept = [_choose(set(kinds), wanted, path)[0]]
+            table = table.rename(
+                columns={own: kept[0] for own in columns if columns[own] == "value"}
             )
-            check(len(kinds) < 2, f"{path}: {shown}")
-    for name in (name for name in columns if re.fullmatch(SPLITS, columns[name])):
-        if len(kinds := sorted(set(table[name]) - {""})) > 1:
+        else:
             kept = [own for own in kinds if re.search(WHERE["validation"], _normal(own))]
+        if len(kinds) > 1:
             shown = f"{path}: {name} has {', '.join(kinds[:6])}; keep the rows of one"
             check(len(kept) == 1, shown)
             table = table[table[name] == kept[0]]
@@ -379,37 +440,36 @@ def _normal(name: str) -> str:
 
 def _split(name: str) -> tuple[str, str]:
     """Return the run and the loss that a column's name holds, "" where it has none."""
-    if " - " in name:
-        run, _, metric = name.rpartition(" - ")
-        return run, metric
-    found = re.fullmatch(r"(.*?)(?<![a-z])(?:seed|run|s)[ _-]?(\d+)(.*)", f"{name}", re.I)
+    if found := re.fullmatch(r"(.*) - (.*?)(\.\d+)?", name):  # .1: another run of that name
+        return found[1] + (found[3] or ""), found[2]
+    found = re.fullmatch(r"(.*?)(?<![a-z])(?:seed|run|s)[ _-]?(\d+)(.*)", name, re.I)
     if name.isdigit() or not found:
         return (name, "") if name.isdigit() else ("", name)
     return found[2], f"{found[1]}{found[3]}".strip(" _-/.")
 
 
-def _kind(metric: str) -> tuple[str, str] | None:
+def _kind(metric: str, is_chosen: bool = False) -> tuple[str, str] | None:
     """Return the source and the unit of a loss by its name; None of other columns."""
     own = _normal(metric or "loss")
-    found = LOSS.fullmatch(own)
-    if not found or OTHER & set(own.split("_")):
+    if not is_chosen and (not LOSS.fullmatch(own) or OTHER & set(own.split("_"))):
         return None
     source = next((name for name, pattern in WHERE.items() if re.search(pattern, own)), "")
-    return source, next(unit for unit, group in zip(UNITS, found.groups()) if group)
+    return source, next((name for name in UNITS if re.search(UNITS[name], own)), "nat")
 
 
 def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str, str]:
     """Return the loss to compare with its source and unit: that of validation in nats, if any."""
-    for name in wanted:
-        for own in metrics:
-            if name.strip() in (own, _normal(own)):
-                return own, *(_kind(own) or ("", "nat"))
+    for name, own in itertools.product(map(str.strip, wanted), sorted(metrics)):
+        if name in (own, _normal(own)):
+            is_loss = not NO_LOSS & set(_normal(own).split("_"))
+            check(is_loss, f"{path}: {own} is no loss; choose another column by --column")
+            return own, *(_kind(own, is_chosen=True) or ("", "nat"))
     listed = ", ".join(sorted(filter(None, metrics))[:12])
     check(not wanted, f"{path}: has no column {','.join(wanted)}; --column: one of {listed}")
     kinds = {own: kind for own in metrics if (kind := _kind(own)) is not None}
     check(bool(kinds), f"{path}: has no loss among its columns ({listed}); {WANTED}, or --column")
     order = ("validation", "", "training")
-    rank = {own: (order.index(kind[0]), UNITS.index(kind[1])) for own, kind in kinds.items()}
+    rank = {own: (order.index(kind[0]), [*UNITS].index(kind[1])) for own, kind in kinds.items()}
     best = sorted(own for own in rank if rank[own] == min(rank.values()))
     check(len(best) == 1, f"{path}: has {', '.join(best)}; choose one by --column")
     return best[0], *kinds[best[0]]
@@ -419,9 +479,9 @@ def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> p
     """Return the numbers in cells, NaN of those that are blank or not finite."""
     text = cells.str.lower()
     if comma:
-        text = text.str.replace(r"^([+-]?\d+),(\d+(e[+-]?\d+)?)$", r"\1.\2", regex=True)
-    thousands = text.str.fullmatch(r"\d{1,3}(,\d{3})+")
-    values = pd.to_numeric(text.mask(thousands, text.str.replace(",", "")), errors="coerce")
+        text = text.str.translate(str.maketrans(",.", ".,"))
+    is_grouped = text.str.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?")
+    values = pd.to_numeric(text.mask(is_grouped, text.str.replace(",", "")), errors="coerce")
     is_named = text.isin(BLANK) | text.str.fullmatch(r"[+-]?(nan|inf|infinity)")
     impossible = f"is impossible, expected at least {least:g}; correct it, or use --column"
     for wrong, why in (

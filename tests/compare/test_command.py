@@ -167,7 +167,7 @@ def test_arms_are_patterns_lists_or_folders(tmp_path, capsys, monkeypatch):
         answers.append(json.loads(capsys.readouterr().out)["gap"])
     assert answers[0] == answers[1] == answers[2]
     found = jaxtie.compare([f"runs/tied-seed{s}.csv" for s in range(3)], "runs/untied*.csv")
-    assert dict(zip(("low", "mean", "high"), found.gap)) == answers[0] and found.ends.pairs == 3
+    assert dict(zip(("low", "mean", "high"), found.gap)) == answers[0] and found.ends.paired == 3
 
 
 # ----- Matching and omitted seeds.
@@ -215,11 +215,9 @@ def test_two_runs_of_one_seed_are_not_merged(tmp_path):
         rows = "".join(
             f"{t},{3 + 1 / (t + 1) + len(rate) * every / 1e5}\n" for t in range(0, 1001, every)
         )
-        write(tmp_path / f"tied-lr{rate}-seed0.csv", "step,loss\n" + rows)
+        write(tmp_path / f"tied-{rate}-seed0.csv", "step,loss\n" + rows)
     b = write(tmp_path / "untied-seed0.csv", "step,loss\n0,4\n1000,3\n")
-    with pytest.raises(
-        UserError, match=r"lr1e-3-seed0.* and .*lr3e-3-seed0.* both look like seed 0"
-    ):
+    with pytest.raises(UserError, match=r"1e-3-seed0.* and .*3e-3-seed0.* both look like seed 0"):
         jaxtie.compare(str(tmp_path / "tied*"), b)
 
 
@@ -239,14 +237,14 @@ def test_stuck_seeds_are_named_with_the_gap_with_and_without_them(tmp_path):
     with_them = losses[0].mean() - losses[1].mean()
     assert f"conditional: it leaves them out; with the stuck ones it is {with_them:+.3f}" in line
     assert "among the seeds that train" in found.lines[1]
-    assert found.ends.pairs == 5 and len(found.ends.b) == 8
+    assert found.ends.paired == 5 and len(found.ends.b) == 8
 
 
 def test_a_seed_that_diverges_after_the_common_step_counts(tmp_path):
     a = write(tmp_path / "a.csv", "seed,step,loss\n0,1,3.1\n1,1,3.2\n0,2,3.0\n1,2,nan\n")
     b = write(tmp_path / "b.csv", "seed,step,loss\n0,1,3.0\n1,1,3.11\n")
     found = jaxtie.compare(a, b)
-    assert found.at == 1 and found.ends.pairs == 2 and not found.arms[0].missing
+    assert found.at == 1 and found.ends.paired == 2 and not found.arms[0].missing
 
 
 def test_one_seed_each_has_a_plan_from_published_seeds(tmp_path):
@@ -324,7 +322,7 @@ def test_a_run_is_compared_by_its_arms(folder, capsys):
 def test_a_run_is_compared_with_files(folder, tmp_path):
     path = write(tmp_path / "files" / "mine.csv", "seed,step,val_loss\n4,20,3.25\n5,20,3.27\n")
     found = jaxtie.compare(path, f"{folder}:tied")
-    assert found.gap[1] == pytest.approx(0.035) and found.ends.pairs == 2
+    assert found.gap[1] == pytest.approx(0.035) and found.ends.paired == 2
 
 
 @pytest.mark.parametrize(
@@ -367,9 +365,9 @@ def test_the_command_is_one_of_jaxtie(arms, capsys):
 
 
 def test_large_files_take_seconds(tmp_path):
-    rows = "".join(f"{s},{t},{3 + 1 / (t + 1):.6f}\n" for s in range(4) for t in range(20_000))
+    rows = "".join(f"{s},{t},{3 + 1 / (t + 1):.6f}\n" for s in range(4) for t in range(5_000))
     a = write(tmp_path / "a.csv", "seed,step,loss\n" + rows)
     b = write(tmp_path / "b.csv", "seed,step,loss\n" + rows.replace(",3.", ",2."))
     start = time.process_time()
     assert jaxtie.compare(a, b).gap[1] == pytest.approx(1)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 10
