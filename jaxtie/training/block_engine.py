@@ -418,7 +418,7 @@ class BlockEngine(Engine[BlockProgram]):
         variant = config.arms[0].variant
         best = [point.build(variant, platform).best_loss for point in config.points]
         self.best_losses = [loss for loss in best if loss is not None]
-        self.together, self.swept = self.block * len(self.workers), bool(config.sweep)
+        self.swept = bool(config.sweep)
         self.facts = {
             "device": machine.describe_device(self.workers[0]),
             "workers": len(self.workers),
@@ -456,10 +456,10 @@ class BlockEngine(Engine[BlockProgram]):
 
     def trial(self, program: BlockProgram) -> tuple[Iterator[Chunk], int, int]:
         """Train a block per worker for some records; see `Engine.trial`."""
-        until, numbers = TRIAL_RECORDS * self.config.record_every, range(self.together)
+        until, together = TRIAL_RECORDS * self.config.record_every, self.block * len(self.workers)
         needed = device_bytes(program, self.workers, len(self.config.members), swept=self.swept)
         run = BlockRun(program, self.workers, self.config, until)
-        return run.chunks(numbers, None), self.together, needed
+        return run.chunks(range(together), None), together, needed
 
 
 def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) -> int:
