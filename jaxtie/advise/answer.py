@@ -1,4 +1,4 @@
-"""Advice on tying at a size: what it saves, what others measured and do, how to test it. No jax."""
+"""Advise on tying at a given size: savings, published comparisons, habits, a test. No jax."""
 
 import json
 import math

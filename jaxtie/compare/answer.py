@@ -246,7 +246,8 @@ def _sides(
     lost, ends, common = [], [], []
     for own in logs:
         rows = own.rows.sort_values(axis, kind="stable") if axis else own.rows
-        last = rows.groupby("seed", sort=False)["loss"].agg(lambda loss: loss.iloc[-1])
+        last = rows.drop_duplicates("seed", keep="last").set_index("seed")["loss"]
+        last = last[rows["seed"].unique()]
         lost.append([*last.index[last.isna()]])
         ends.append(last.dropna())
         check(len(ends[-1]) > 0, f"{own.name}: every seed diverged; there is no loss to compare")

@@ -41,9 +41,9 @@ LOSS = re.compile(
     r"(loss|nll|cross_entropy|xent|value|(log_?|ln_?)?(ppl|perplexity)|bpb|bits_per_byte)"
     r"(_(val|valid|validation|eval|test|train|training|step|epoch|nats?|\d+))*"
 )
-# Words of columns and of rows that are no loss of one run, and of columns that are no loss at all.
-OTHER = set("min max best mean avg average median std sem ci lower upper scale norm aux".split())
-OTHER |= {"delta", "diff", "gap", "ratio"}
+# Words of rows and columns that are no loss of one run, and of columns that are no loss at all.
+SUMMARY = set("min max mean avg average median std sem ci".split())
+OTHER = SUMMARY | set("best lower upper scale norm aux delta diff gap ratio".split())
 NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
 # Settings in names of runs.
 SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -122,7 +122,8 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
         raise UserError(f"{label}: has {shown}; choose one by --column, or give files of one loss")
     rows = pd.concat([own[0] for own in parts], ignore_index=True)
     check(len(rows) > 0, f"{label}: has no losses; {WANTED}")
-    notes = _name_seeds(rows, label) + _check_repeats(rows, label)
+    rows, notes = _name_seeds(rows, label)
+    notes += _check_repeats(rows, label)
     _, name, source, unit, _ = parts[0]
     if len(named := dict.fromkeys(each[1] for each in parts)) > 1:
         notes.append(f"{label} has {' and '.join(named)}: check that they are alike.")
@@ -199,17 +200,17 @@ def _in_folder(folder: Path) -> list[Path]:
     return found
 
 
-def _name_seeds(rows: pd.DataFrame, label: str) -> list[str]:
-    """Name the seeds of the runs, drop rows of means; return a note on what was dropped.
+def _name_seeds(rows: pd.DataFrame, label: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with runs and the names of seeds, without rows of means; and a note on these.
 
     A seed is the number after "seed", or the only one that differs between the names of the runs.
     Others keep their names; seeds of one name in both arms are pairs.
     """
-    is_mean = rows["seed"].map(lambda name: not set(_normal(name).split("_")) - OTHER)
-    dropped = rows["seed"][is_mean].unique()
-    rows.drop(rows.index[is_mean], inplace=True)
-    check(len(rows) > 0, f"{label}: has no losses but {', '.join(dropped)}; {WANTED}")
     names = rows["seed"].unique().tolist()
+    dropped = [name for name in names if not set(_normal(name).split("_")) - SUMMARY]
+    names = [name for name in names if name not in dropped]
+    check(bool(names), f"{label}: has no losses but {', '.join(dropped)}; {WANTED}")
+    rows = rows[~rows["seed"].isin(dropped)]
     short = [re.sub(r"checkpoint-\d+/", "", name) for name in names]
     settings = dict.fromkeys(" ".join(re.findall(SETTINGS, own, re.I)) for own in short)
     shown = f"{label}: runs differ in {' and '.join(settings)}, not in the seed alone"
@@ -226,12 +227,9 @@ def _name_seeds(rows: pd.DataFrame, label: str) -> list[str]:
         differing = [own for own in places if len(set(own)) > 1]
         found = [[number] for number in differing[0]] if len(differing) == 1 else found
     is_named = all(found) and not any(", line " in name for name in names)
-    rows["run"] = rows["seed"]
-    rows["seed"] = rows["seed"].map(
-        {name: str(int(own[0])) if is_named else name for name, own in zip(names, found)}
-    )
-    left_out = f"{label}: rows of {', '.join(dropped)} are left out."
-    return [left_out] * bool(len(dropped))
+    labels = {name: str(int(own[0])) if is_named else name for name, own in zip(names, found)}
+    rows = rows.assign(run=rows["seed"], seed=rows["seed"].map(labels))
+    return rows, [f"{label}: rows of {', '.join(dropped)} are left out."] * bool(dropped)
 
 
 def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
@@ -242,12 +240,14 @@ def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
         row = rows[rows[partly].isna()].iloc[0]
         raise UserError(f"{row['file']}, line {row['line']}: has no {partly}; add it, or drop it")
     runs, joined = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True), []
-    for seed, own in rows.groupby("seed") if axis else ():
-        spans = own.groupby(runs)[axis].agg(["min", "max"]).sort_values("min")
+    unique = rows["seed"][~rows.assign(run=runs).duplicated(["seed", "run"])]
+    for seed in unique[unique.duplicated()].unique() if axis else ():
+        spans = rows[rows["seed"] == seed].groupby(runs)[axis].agg(["min", "max"])
+        spans = spans.sort_values("min")
         is_resumed = (spans.diff().dropna() > 0).all(axis=None)  # else one run is within another
         names = " and ".join(map(str, spans.index[:2]))
         check(is_resumed, f"{label}: {names} both look like seed {seed}; give runs of one arm")
-        joined += [f"{names} were joined to seed {seed}."] * (len(spans) > 1)
+        joined.append(f"{names} were joined to seed {seed}.")
     found = rows.groupby(["seed", axis] if axis else ["seed"])["loss"]
     counts = found.nunique(dropna=False) if axis else found.size()
     every = counts.groupby(level=0).min()

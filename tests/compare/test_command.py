@@ -215,10 +215,10 @@ def test_two_runs_of_one_seed_are_not_merged(tmp_path):
         rows = "".join(
             f"{t},{3 + 1 / (t + 1) + len(rate) * every / 1e5}\n" for t in range(0, 1001, every)
         )
-        write(tmp_path / f"tied-lr{rate}-seed0.csv", "step,loss\n" + rows)
+        write(tmp_path / f"tied-{rate}-seed0.csv", "step,loss\n" + rows)
     b = write(tmp_path / "untied-seed0.csv", "step,loss\n0,4\n1000,3\n")
     with pytest.raises(
-        UserError, match=r"lr1e-3-seed0.* and .*lr3e-3-seed0.* both look like seed 0"
+        UserError, match=r"1e-3-seed0.* and .*3e-3-seed0.* both look like seed 0"
     ):
         jaxtie.compare(str(tmp_path / "tied*"), b)
 
@@ -367,9 +367,9 @@ def test_the_command_is_one_of_jaxtie(arms, capsys):
 
 
 def test_large_files_take_seconds(tmp_path):
-    rows = "".join(f"{s},{t},{3 + 1 / (t + 1):.6f}\n" for s in range(4) for t in range(20_000))
+    rows = "".join(f"{s},{t},{3 + 1 / (t + 1):.6f}\n" for s in range(4) for t in range(5_000))
     a = write(tmp_path / "a.csv", "seed,step,loss\n" + rows)
     b = write(tmp_path / "b.csv", "seed,step,loss\n" + rows.replace(",3.", ",2."))
     start = time.process_time()
     assert jaxtie.compare(a, b).gap[1] == pytest.approx(1)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 10
