@@ -117,8 +117,8 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
         gaps, df = x[:pairs] - y[:pairs], pairs - 1
         squares = ((gaps - gaps.mean()) ** 2).sum()
         of_gap = (squares + few * 2 * deviation**2) / (df + few) if df + few else of_gap
-    # The deviation is as uncertain as the share of the losses in it makes it.
-    certain = (df + few) ** 2 / max(df, 1e-3)
+    # Published seeds make the deviation less uncertain than the losses alone say.
+    certain = (df + DEGREES) ** 2 / max(df, 1e-3)
     scale = np.sqrt(certain / rng.chisquare(certain, (DRAWS, 1)))
     known = 1 / len(x) + 1 / len(y) if len(x) and len(y) else 0.0
     level = rng.normal(size=(DRAWS, 1)) * math.sqrt(of_loss * known) / 2 + (mean_x + mean_y) / 2

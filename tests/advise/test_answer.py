@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from advice_on_text import findings
 
 import jaxtie
 from jaxtie.advise import known
@@ -113,7 +114,10 @@ def test_our_comparisons_are_those_of_the_committed_losses():
 
 
 def test_numbers_of_what_is_in_between_are_in_the_documents():
-    documents = [ROOT / "experiments" / name for name in ("README.md", "why_seeds_get_stuck.md")]
+    documents = [
+        ROOT / "experiments" / name
+        for name in ("README.md", "why_seeds_get_stuck.md", "text_recipe.md")
+    ]
     text = "".join(path.read_text() for path in documents)
     text += (ROOT / "jaxtie/advise/published-comparisons.csv").read_text()
     numbers = re.findall(r"\d+\.\d{2,}", " ".join(BETWEEN))
@@ -127,8 +131,11 @@ def test_a_test_is_planned_with_its_cost():
     assert found["flops"] == pytest.approx(0.2 * found["seeds"] * once)
     close = jaxtie.advise(**GPT2, margin=0.003).numbers["test"]["seeds"]
     assert close > 2 * found["seeds"]
+    targets = pd.read_csv(ROOT / "experiments/data/advice-on-text.csv")
+    assert findings(targets).startswith("24 of 33 gaps")
     lines = jaxtie.advise(**GPT2 | {"tokens": None}, margin=1e-5).lines
     assert any("over 1,024 seeds" in line and "FLOPs" not in line for line in lines)
+    assert any("held 24 of 33 gaps" in line for line in lines)
     assert any("cost 0.033 nat at 0.6 billion tokens, 0.0135 at 2.6;" in line for line in lines)
 
 

@@ -217,9 +217,7 @@ def test_two_runs_of_one_seed_are_not_merged(tmp_path):
         )
         write(tmp_path / f"tied-{rate}-seed0.csv", "step,loss\n" + rows)
     b = write(tmp_path / "untied-seed0.csv", "step,loss\n0,4\n1000,3\n")
-    with pytest.raises(
-        UserError, match=r"1e-3-seed0.* and .*3e-3-seed0.* both look like seed 0"
-    ):
+    with pytest.raises(UserError, match=r"1e-3-seed0.* and .*3e-3-seed0.* both look like seed 0"):
         jaxtie.compare(str(tmp_path / "tied*"), b)
 
 
