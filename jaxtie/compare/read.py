@@ -407,7 +407,8 @@ def _select(
         [name for name in columns if re.fullmatch(pattern, columns[name])]
         for pattern in (ARMS, SEEDS, SPLITS)
     )
-    for name in () if selected is None else (*arms, *seeds, *columns):
+    texts = [name for name in columns if not table[name].str.fullmatch(r"[\d.,e+-]*").all()]
+    for name in () if selected is None else (*arms, *seeds, *texts):
         if any(found := [fnmatch.fnmatch(value, selected or "") for value in table[name]]):
             table, selected, arms = table[found], None, []
             break

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -250,6 +251,13 @@ READ = {
         },
         THREE | {"arms": ("all.csv:true", "all.csv:false")},
     ),
+    "a cell of another column names the arm, a number does not": (
+        {
+            "all.csv": "Embeddings,Seed,Step,Loss\n"
+            + "".join(f"{arm},{s},9,{x}\n" for arm, own in ARMS.items() for s, x in enumerate(own))
+        },
+        THREE | {"arms": ("all.csv:tied", "all.csv:untied")},
+    ),
     "chosen perplexity": (
         seeds("S,9,P,3.3\n", "seed,step,val_ppl_wiki,val_ppl_c4\n"),
         THREE | {"chosen": "val_ppl_wiki", "said": "converted to nats"},
@@ -320,6 +328,12 @@ REFUSED = {
         gzip.compress(b"seed,step,loss\n" + b"0,9,3.3\n" * 9),
         "is compressed, or no text",
     ),
+    "an arm by a step": (
+        {"tied.csv": HEAD + "0,9,3.1\n"},
+        "has no run or arm 9",
+        None,
+        "tied.csv:9",
+    ),
     "accuracy only": ("seed,step,accuracy\n0,9,0.4\n", "no loss among its columns"),
     "gaps": ("seed,step,loss_gap\n0,9,0.4\n", "no loss among its columns"),
     "perplexity below 1": ("seed,step,val_ppl\n0,9,0.99\n", "expected at least 1"),
@@ -360,10 +374,32 @@ def test_exports_are_read(case, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_exports_are_refused_in_one_line(case, tmp_path, monkeypatch):
-    texts, words, *column = REFUSED[case]
+    texts, words, column, arm = (*REFUSED[case], None, None)[:4]
     monkeypatch.chdir(tmp_path)
     write(tmp_path, texts if isinstance(texts, dict) else {"tied.csv": texts})
     write(tmp_path, {"untied.csv": HEAD + "0,1000,3.3\n1,1000,3.31\n"})
     with pytest.raises(UserError, match=words) as error:
-        jaxtie.compare("tied*", "untied.csv", column=column[0] if column else None)
+        jaxtie.compare(arm or "tied*", "untied.csv", column=column)
     assert "\n" not in str(error.value) and "tied" in str(error.value)
+
+
+def test_published_seeds_have_the_answers_of_the_readme(tmp_path, monkeypatch):
+    """Losses as listed in pull request 175 of modded-nanogpt, and a table of a README."""
+    monkeypatch.chdir(tmp_path)
+    tied = "3.2777 3.2790 3.2776 3.2792 3.2760 3.2792 3.2767 3.2763 3.2770"
+    untied = "3.2754 3.2756 3.2779 3.2746 3.2740"
+    write(tmp_path, {"tied.txt": "\n".join(tied.split()), "untied.txt": "\n".join(untied.split())})
+    lines = jaxtie.compare("tied.txt", "untied.txt", margin=0.002).lines
+    readme = Path(jaxtie.__file__).parent / "compare/README.md"
+    assert "\n".join(lines) in readme.read_text()
+    head = "| Config | Embeddings | Seed | Val bpb | Model params |\n|---|---|---|---|---|\n"
+    rows = zip((123, 12, 712), ("1.345", "1.342", "1.343"), ("1.324", "1.325", "1.323"))
+    rows = [
+        f"| `{s}` | {arm} | {s} | {x} | 17,059,912 |\n"
+        for s, a, b in rows
+        for arm, x in (("Tied", a), ("Untied", b))
+    ]
+    write(tmp_path, {"golf.md": head + "".join(rows)})
+    found = jaxtie.compare("golf.md:Tied", "golf.md:Untied")
+    assert found.gap[1] == pytest.approx(0.0193, abs=1e-4) and found.decision == "larger"
+    assert found.ends.paired == 3 and found.unit == "bit per byte"
