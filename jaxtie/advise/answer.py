@@ -151,10 +151,10 @@ def _savings(target: Target, parameters: tuple[int, int], numbers: dict[str, Any
     layers = saved / target.layer_parameters
 
     def size(weights: str, moments: str | None = None) -> int:
-        types = {"weight_dtype": weights, "moment_dtype": moments or "float32"}
+        types: dict[str, Any] = {"weight_dtype": weights, "moment_dtype": moments or "float32"}
         untied, tied = (target.budget(tied=tied, **types) for tied in (False, True))
-        parts = slice(2, 5 if moments else 3)  # weights, gradients, moments
-        return sum(untied[parts]) - sum(tied[parts])
+        last = 5 if moments else 3  # weights; gradients and moments
+        return sum(untied[2:last]) - sum(tied[2:last])
 
     training, use = (
         {name: size(*types) for name, types in own.items()} for own in (TRAINING, IN_USE)
