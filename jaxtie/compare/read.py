@@ -3,6 +3,7 @@
 import fnmatch
 import glob
 import io
+import itertools
 import json
 import math
 import os
@@ -414,8 +415,8 @@ def _select(
             break
     for name in arms:
         kinds = sorted(set(table[name]) - {""})
-        shown = f"{path}: has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds[:1]}"
-        check(len(kinds) < 2, shown.translate({ord(mark): None for mark in "[]'"}))
+        shown = f"has the arms {', '.join(kinds[:4])}; choose one by {path}:{kinds and kinds[0]}"
+        check(len(kinds) < 2, f"{path}: {shown}")
     for name in splits:
         kinds = sorted(set(table[name]) - {""})
         if any(map(_kind, kinds)):  # names of losses, in rows
@@ -458,8 +459,8 @@ def _kind(metric: str, is_chosen: bool = False) -> tuple[str, str] | None:
 
 def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str, str]:
     """Return the loss to compare with its source and unit: that of validation in nats, if any."""
-    for own in metrics:
-        if wanted and {own, _normal(own)} & set(map(str.strip, wanted)):
+    for name, own in itertools.product(map(str.strip, wanted), sorted(metrics)):
+        if name in (own, _normal(own)):
             is_loss = not NO_LOSS & set(_normal(own).split("_"))
             check(is_loss, f"{path}: {own} is no loss; choose another column by --column")
             return own, *(_kind(own, is_chosen=True) or ("", "nat"))
