@@ -48,7 +48,6 @@ class Comparison:
       arms: A and B.
       axis: "step", "tokens" or "epoch"; "" if only final losses are given.
       common: places on it at which all compared seeds have a loss.
-      at: the last of these.
       ends: the losses that the gap is of: all but those of stuck seeds.
       gap: A − B, low, mean and high end of its 90 % interval, in `unit`; NaN of one seed each.
       margin: gap that matters.
@@ -60,13 +59,17 @@ class Comparison:
     arms: tuple[Side, Side]
     axis: str
     common: list[float]
-    at: float
     ends: decide.Ends
     gap: tuple[float, float, float]
     margin: float
     decision: str
     more: int | None
     deviation: float
+
+    @property
+    def at(self) -> float:
+        """The last common place; NaN if only final losses are given."""
+        return self.common[-1] if self.common else math.nan
 
     @property
     def unit(self) -> str:
@@ -105,9 +108,7 @@ class Comparison:
             notes.append(f"{a} has {columns[0]}, {b} has {columns[1]}: check that they are alike.")
         if (digit := max(self.ends.digits)) > self.margin / 4:
             notes.append(f"Losses are printed to {digit:.2g} {unit}, which widens the interval.")
-        return [
-            line for line in (*lines, self._left_out(), self._places(), " ".join(notes)) if line
-        ]
+        return [*filter(None, (*lines, self._left_out(), self._places(), " ".join(notes)))]
 
     def _seeds(self) -> str:
         (count_a, count_b), pairs = (len(own) for own in self.ends[:2]), self.ends.paired
@@ -130,9 +131,8 @@ class Comparison:
         gap = self.arms[0].ends.mean() - self.arms[1].ends.mean()
         stuck = f"; with the stuck ones it is {gap:+.4f}, and no interval holds"
         stuck *= any(own.stuck for own in self.arms)
-        return f"{'; '.join(parts)}. The gap is conditional: it leaves them out{stuck}." * bool(
-            parts
-        )
+        said = f"{'; '.join(parts)}. The gap is conditional: it leaves them out{stuck}."
+        return said if parts else ""
 
     def _places(self) -> str:
         if not self.axis:
@@ -307,14 +307,12 @@ def _judge(arms: tuple[Side, Side], axis: str, common: list[float], margin: floa
     first, second = (np.r_[own[both], own.drop(both)].astype(np.float64) for own in (a, b))
     ends = decide.Ends(first, second, len(both), (digits[0], digits[1]))
     mean, half = map(float, decide.interval(ends))
-    gap, decision = (
-        (mean - half, mean, mean + half),
-        decide.decide(mean - half, mean + half, margin),
-    )
+    low, high = mean - half, mean + half
+    decision = decide.decide(low, high, margin)
     more: int | None = 0
     deviation = math.nan
     if decision == "not decided":
         published = decide.DEVIATION * (1 if arms[0].logs.unit == "nat" else BITS)
         more, deviation = decide.plan(ends, margin, published)
-    at = common[-1] if axis else math.nan
-    return Comparison(arms, axis, common, at, ends, gap, margin, decision, more, deviation)
+    gap = low, mean, high
+    return Comparison(arms, axis, common, ends, gap, margin, decision, more, deviation)

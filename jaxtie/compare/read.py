@@ -165,7 +165,8 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
     rows = rows.astype({"step": float, "seed": str})
     rows = rows.assign(tokens=np.nan, epoch=np.nan, text="", file=str(folder), line=0)
     source = "validation" if "valid" in name else "training"
-    return Logs(f"{folder}:{chosen}", rows, name, source, "nat", ())
+    shown = f"{name} of {results.attrs['experiment']}" if "experiment" in results.attrs else name
+    return Logs(f"{folder}:{chosen}", rows, shown, source, "nat", ())
 
 
 # ----- Files.

@@ -304,6 +304,7 @@ def folder(tmp_path):
             "diverged_at": (("arm", "seed"), [[-1, -1], [-1, 15]]),
         },
         {"arm": ["tied", "untied"], "seed": [4, 5], "eval_step": [0, 10, 20]},
+        {"experiment": "two-arms"},
     )
     content = results.to_netcdf(engine="h5netcdf")
     write_sealed(RunFolder(tmp_path).results, bytes(content))
@@ -323,6 +324,7 @@ def test_a_run_is_compared_with_files(folder, tmp_path):
     path = write(tmp_path / "files" / "mine.csv", "seed,step,val_loss\n4,20,3.25\n5,20,3.27\n")
     found = jaxtie.compare(path, f"{folder}:tied")
     assert found.gap[1] == pytest.approx(0.035) and found.ends.paired == 2
+    assert "mine has val_loss, tied has valid_loss of two-arms: check" in " ".join(found.lines)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def exact_of(**process):
     return pair_divergences(Process(**process))
 
 
-@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (0, 2), (1, 3)])
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (0, 2)])
 def test_exact_values_match_the_estimators_with_perfect_models(pair):
     """The estimators weight equal contexts once: no matter where the ratio is constant."""
     conditional, semantic = exor_pair(*pair)
