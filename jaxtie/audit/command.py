@@ -1,6 +1,7 @@
 """Command line of `jaxtie.audit`. Imports no jax."""
 
 import contextlib
+import difflib
 import json
 import sys
 import time
@@ -15,7 +16,7 @@ from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
-from jaxtie.audit.findings import Finding
+from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
@@ -42,6 +43,14 @@ def _parse_paths(texts: list[str]) -> tuple[Path, ...]:
     return tuple(map(Path, texts))
 
 
+def _parse_causes(text: str) -> tuple[str, ...]:
+    for cause in text.split(","):
+        if cause not in CAUSES:
+            near = difflib.get_close_matches(cause, CAUSES, 3, 0.3) or CAUSES
+            raise ValueError(f"{cause!r}: expected one of {', '.join(near)}")
+    return tuple(text.split(","))
+
+
 PATHS = tyro.constructors.PrimitiveConstructorSpec(
     nargs="*",
     metavar="PATH ...",
@@ -60,9 +69,9 @@ class AuditOptions:
     """
 
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], PATHS]
-    """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an
-    Orbax folder, or ORG/NAME in the local Hugging Face cache. Of several, one line each is printed,
-    and the worst exit status counts."""
+    """.safetensors (one file, an index, or a folder of shards), .npz, .keras, .weights.h5, .gguf,
+    an Orbax folder, or ORG/NAME in the local Hugging Face cache. Of several, one line each is
+    printed, and the worst exit status counts."""
     against: Annotated[Path | None, option("OLD", parse_path, "none")] = None
     """An older checkpoint of the same model: report which rows have not changed since."""
     adapter: Annotated[Path | None, option("DIR", parse_path, "none")] = None
@@ -74,7 +83,7 @@ class AuditOptions:
     transposed: Annotated[tuple[Role, ...] | None, option("SIDE", _parse_sides, "none")] = None
     """`input`, `output` or `input,output`: this embedding is stored D × V."""
     write: Annotated[Path | None, option("NEW", parse_path, "none")] = None
-    """Write a repaired copy of a folder of safetensors or of an Orbax step, and audit that. Without
+    """Write a repaired copy of a folder of safetensors, and audit that. Without
     --tie, --untie or --flags, follow the advice of the audit if it is unambiguous."""
     tie: Flag = False
     """With --write: drop the output embedding, also one that differs although the flags say tied;
@@ -83,6 +92,8 @@ class AuditOptions:
     """With --write: store the output embedding, too; every flag says untied."""
     flags: Flag = False
     """With --write: keep the embeddings; every flag, and the index, say what is stored."""
+    allow: Annotated[tuple[str, ...], option("CAUSE,...", _parse_causes, "none")] = ()
+    """Causes, as --json names them, that leave a checkpoint consistent."""
     verbose: Flag = False
     """Of one PATH: print every finding, how each loader behaves, and the bytes that tying saves."""
     json: Flag = False
@@ -147,6 +158,7 @@ def _how(options: AuditOptions) -> How | None:
     check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
     others = options.against or options.adapter or options.transposed or options.json
+    others = others or options.allow
     is_plain = not others and len(options.paths) == 1
     allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
     check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
@@ -172,6 +184,7 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 adapter=options.adapter,
                 names=(options.input, options.output),
                 transposed=options.transposed or (),
+                allowed=options.allow,
                 progress=progress,
             )
     except (UserError, OSError) as error:
@@ -211,7 +224,7 @@ def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[st
         texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
         if isinstance(result, Audit):
             texts = [result.verdict.main.text]
-        word = WORDS[_status(result)]
+        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result.verdict)
         yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
 
 
@@ -225,11 +238,11 @@ def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
 def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
     """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
     main, embeddings = verdict.main, verdict.embeddings
-    yield f"{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
+    yield f"{_word(verdict).capitalize()}. {main.text}"
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
-    if checkpoint.configuration.path:
+    if checkpoint.configuration.flags:
         flags = "; ".join(flag.text for flag in checkpoint.configuration.flags)
     yield f"flags    {flags}"
     if main.fix:
@@ -240,12 +253,19 @@ def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[st
     for finding in verdict.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""
-            yield f"also     {finding.text}{to_do}"
+            word = "allowed" if finding.level == "allowed" else "also"
+            yield f"{word:<8} {finding.text}{to_do}"
+
+
+def _word(verdict: ModelVerdict) -> str:
+    """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
+    is_unknown = verdict.is_consistent and verdict.main.code == "packed"
+    return "not known" if is_unknown else WORDS[int(not verdict.is_consistent)]
 
 
 def _is_shown(finding: Finding) -> bool:
     """Return whether a finding is printed without --verbose: faults and what options ask for."""
-    return finding.level == "wrong" or finding.code in ("adapter", "against")
+    return finding.level in ("wrong", "allowed") or finding.code in ("adapter", "against")
 
 
 def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
@@ -258,8 +278,8 @@ def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]
         yield f"loader   {line}"
     if checkpoint.linked:
         yield f"links    to {checkpoint.linked}"
-    if verdict.embeddings.bias:
-        yield f"bias     {verdict.embeddings.bias.name}"
+    for bias in verdict.embeddings.biases:
+        yield f"bias     {bias.name}"
     if verdict.saved:
         verb = "saves" if verdict.embeddings.output else "has saved"
         yield f"cost     tying {verb} {verdict.saved:,} bytes"

@@ -583,7 +583,7 @@ PACKED = np.zeros(A.shape, np.uint8)
     [
         ("different", {"token_embd.weight": A, "output.weight": B, "output_norm.weight": F32_A[0]}),
         ("once", {"token_embd.weight": PACKED}),
-        ("packed", {"token_embd.weight": PACKED, "output.weight": PACKED}),
+        ("equal", {"token_embd.weight": PACKED, "output.weight": PACKED}),
     ],
     ids=["two", "one packed", "two packed"],
 )
