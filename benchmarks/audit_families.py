@@ -30,7 +30,7 @@ import numpy as np
 
 TOKENS, MORE, WIDTH = 96, 8, 32
 MOST_PARAMETERS = 3_000_000
-TOLERANCE = 1e-3  # of logits whose size is about 1
+TOLERANCE, TOLERANCE_16 = 1e-3, 1e-2  # of logits whose size is about 1; of files in bfloat16
 PATIENCE = 60  # seconds for one type
 TASKS = {
     "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -64,31 +64,36 @@ SMALL = {
 }
 
 
+def small_value(key: str, value: Any) -> int | None:
+    """Return a small value for a size in a configuration; None to leave it."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+        return None
+    if key.endswith("_id"):
+        return 3 if value >= TOKENS else None
+    small = next((new for part, new in SMALL.items() if re.search(part, key)), None)
+    return small if small and value > small else None
+
+
 def shrink(config: Any, depth: int = 0) -> None:
     """Set the sizes in a configuration, at all levels, to small ones."""
     for key, value in list(vars(config).items()):
         if hasattr(value, "model_type") and depth < 3:
             shrink(value, depth + 1)
-        elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            small = next((new for part, new in SMALL.items() if re.search(part, key)), None)
-            if re.search(r"_id$", key) and value >= TOKENS:
-                small = 3
-            if small and value > small:
-                setattr(config, key, small)
-    for key in ("n_group", "topk_group"):
-        if getattr(config, key, 1) is None:
-            setattr(config, key, 1)
-    if hasattr(config, "qk_head_dim"):
-        config.qk_head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
-    if getattr(config, "model_type", "") == "mamba2":
-        config.head_dim = 16
-    count = getattr(config, "num_hidden_layers", 2)
+        elif small := small_value(key, value):
+            setattr(config, key, small)
     for key, value in list(vars(config).items()):
-        if key.startswith("layer") and isinstance(value, list) and len(value) > count:
-            setattr(config, key, value[:count])
-    for key, value in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2)):
-        if isinstance(getattr(config, key, None), int | list):
-            setattr(config, key, value)
+        if key in ("n_group", "topk_group") and value is None:
+            setattr(config, key, 1)
+        if key.startswith("layer") and isinstance(value, list):
+            setattr(config, key, value[: getattr(config, "num_hidden_layers", 2)])
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if hasattr(config, "qk_nope_head_dim"):
+        special["qk_head_dim"] = config.qk_nope_head_dim + config.qk_rope_head_dim
+    if getattr(config, "model_type", "") == "mamba2":
+        special["head_dim"] = 16
+    for key in special.keys() & vars(config).keys():
+        if getattr(config, key) is not None:
+            setattr(config, key, special[key])
 
 
 def set_flag(config: Any, tied: bool) -> None:
@@ -283,14 +288,15 @@ def checkpoints(folder: Path) -> Iterator[Path]:
     return (one.parent for one in sorted(folder.glob("v*/*/*/config.json")))
 
 
-def turn(path: Path, version: str) -> tuple[bool, bool, str]:
-    """Return the turn of a checkpoint: own ones first, copies last, types in a mixed order.
+def turn(path: Path, version: str) -> tuple[int, str]:
+    """Return the turn of a checkpoint: own ones first, then copies, types in a mixed order.
 
     So a run that is stopped has seen all variants of a fair sample of the types.
     """
-    is_other = path.parts[-3] != f"v{version}"
+    is_own, is_copy = path.parts[-3] == f"v{version}", "+" in path.name
     mixed = hashlib.sha256(path.parent.name.encode()).hexdigest()
-    return is_other, "+" in path.name, mixed
+    rank = 2 * is_copy if is_own else 3 - 2 * (path.name in ("plain", "other"))
+    return rank, mixed
 
 
 def reload(folder: Path) -> None:
@@ -338,10 +344,12 @@ def read(path: Path) -> np.ndarray | None:
     return np.load(path) if path.exists() else None
 
 
-def is_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+def is_same(
+    first: np.ndarray | None, second: np.ndarray | None, tolerance: float = TOLERANCE
+) -> bool:
     if first is None or second is None or first.shape != second.shape:
         return False
-    return float(np.abs(first - second).max()) <= TOLERANCE
+    return float(np.abs(first - second).max()) <= tolerance
 
 
 def reloads(path: Path, name: str) -> dict[str, np.ndarray | None]:
@@ -364,65 +372,84 @@ def is_offered(path: Path) -> bool:
     return not has_more or found.checkpoint.configuration.model_type in NAMES["kinds"]["reloaded"]
 
 
-def judge(folder: Path) -> None:
-    from jaxtie.audit.audit import audit
-    from jaxtie.config import UserError
+class Place:
+    """All variants of one class by one writer."""
 
+    def __init__(self, path: Path):
+        """Read what the versions make of the plain save."""
+        self.path, self.own = path, path.parent.name[1:]
+        truth = read(path / "plain.npy")
+        plain = reloads(path, "plain")
+        # A version that does not read the plain save to the same logits is no judge of the others.
+        self.judges = {each for each, found in plain.items() if is_same(found, truth)}
+        self.is_broken = self.own in plain and self.own not in self.judges
+
+    def found(self, name: str) -> dict[str, np.ndarray | None]:
+        """Return the logits of a variant by version that may judge it."""
+        return {each: one for each, one in reloads(self.path, name).items() if each in self.judges}
+
+    def faults(self, name: str) -> list[str]:
+        """Return the versions that read other logits than the variant had when it was saved."""
+        truth = read(self.path / f"{name}.npy")
+        tolerance = TOLERANCE_16 if "resized" in name else TOLERANCE
+        return [v for v, one in self.found(name).items() if not is_same(one, truth, tolerance)]
+
+    def judge_copy(self, copy: str) -> str:
+        """Return whether a repaired copy has the logits of its source, saved or reloaded."""
+        name = copy.partition("+")[0]
+        allowed = [read(self.path / f"{name}.npy"), *reloads(self.path, name).values()]
+        changed = any(
+            not any(is_same(one, right) for right in allowed) for one in self.found(copy).values()
+        )
+        offer = "" if is_offered(self.path / copy) else ", not offered"
+        return f"repair {'changed' if changed else 'same'}{offer}"
+
+    def judge(self, name: str) -> tuple[str, str]:
+        """Return a word for the verdict on a variant, and the verdict."""
+        from jaxtie.audit.audit import audit
+        from jaxtie.config import UserError
+
+        try:
+            result = audit(self.path / name)
+        except UserError as error:
+            return "unreadable", str(error)
+        if faults := self.faults(name):
+            word = "right" if result.status else "missed"
+            return word, f"at fault in {faults}: {result.verdict.main.text}"
+        is_right = not result.status or name in CONTRADICTIONS
+        return "right" if is_right else "false alarm", result.verdict.main.text
+
+
+def judge(folder: Path) -> None:
+    """Print each verdict that is not right, and the table."""
     table: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
         collections.Counter
     )
-    lines, types = [], collections.defaultdict(set)
-    for path in checkpoints(folder):
-        place, name = path.parent, path.name
-        row = table[place.parent.name, name.partition("+")[0]]
-        truth = read(place / f"{name.partition('+')[0]}.npy")
-        plain = reloads(place, "plain")
-        own = place.parent.name[1:]
-        sound = {own} | {
-            each for each, found in plain.items() if is_same(found, read(place / "plain.npy"))
-        }
-        found = {each: one for each, one in reloads(place, name).items() if each in sound}
-        types[place.parent.name].add(place.name.partition("--")[0])
-        label = f"{place.parent.name}/{place.name}/{name}"
-        if "+" in name:
-            allowed = [truth, *reloads(place, name.partition("+")[0]).values()]
-            changed = [
-                each
-                for each, one in found.items()
-                if not any(is_same(one, right) for right in allowed)
-            ]
-            if found:
-                word = "changed" if changed else "same"
-                offer = "" if is_offered(path) else ", not offered"
-                row[f"repair {word}{offer}"] += 1
-                lines.append(f"repair {word}{offer}: {label} in {changed}")
-            continue
-        if own not in found:
-            continue  # not reloaded yet
-        faults = [each for each, one in found.items() if not is_same(one, truth)]
-        try:
-            result = audit(path)
-            status, text = result.status, result.verdict.main.text
-        except UserError as error:
-            status, text = 2, str(error)
-        row["written"] += 1
-        if status == 2:
-            word = "unreadable"
-        elif faults:
-            word = "right" if status else "missed"
-        else:
-            word = "right" if not status or name in CONTRADICTIONS else "false alarm"
-        row[word] += 1
-        if word != "right":
-            lines.append(f"{word:<15} {label}, at fault in {faults}: {text}")
-    print("\n".join(lines))
-    columns = "written", "right", "false alarm", "missed", "unreadable"
-    columns += ("repair same", "repair changed", "repair same, not offered")
-    columns += ("repair changed, not offered",)
+    types: dict[str, set[str]] = collections.defaultdict(set)
+    broken = []
+    for path in sorted(folder.glob("v*/*/")):
+        place = Place(path)
+        if place.is_broken:
+            broken.append(f"{path.parent.name}/{path.name}")
+        for name in sorted(one.parent.name for one in path.glob("*/config.json")):
+            if place.own not in place.found(name):
+                continue  # not reloaded
+            types[path.parent.name].add(path.name.partition("--")[0])
+            if "+" in name:
+                word, text = place.judge_copy(name), ""
+            else:
+                word, text = place.judge(name)
+                table[path.parent.name, name]["judged"] += 1
+            table[path.parent.name, name.partition("+")[0]][word] += 1
+            if word not in ("right", "repair same"):
+                print(f"{word:<15} {path.parent.name}/{path.name}/{name}: {text}")
+    columns = "judged", "right", "false alarm", "missed", "unreadable", "repair same"
+    columns += ("repair changed", "repair same, not offered", "repair changed, not offered")
     print(f"\n| written by | variant | {' | '.join(columns)} |\n{'| --- ' * (len(columns) + 2)}|")
     for (version, name), row in sorted(table.items()):
         print(f"| {version} | {name} | {' | '.join(str(row[each]) for each in columns)} |")
-    print({version: len(names) for version, names in types.items()}, "types")
+    print(f"\nnot judged, since the writer reads other logits from its plain save: {broken}")
+    print("types:", {version: len(names) for version, names in types.items()})
 
 
 def defaults(file: Path) -> None:

@@ -14,7 +14,7 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, missing_sides
+from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
 KINDS: dict[str, list[str]] = NAMES["kinds"]
 SHOWN_NAMES = 5
@@ -27,13 +27,16 @@ ADDED_TOKENS = 0.95  # from this share of the vocabulary on ids may be added tok
 FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
 
+Level = Literal["wrong", "allowed", "note", "fine"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found."""
 
     code: str  # identifies the kind of finding, for programs
     # "wrong" makes the checkpoint inconsistent; "allowed" would, but for --allow.
-    level: Literal["wrong", "allowed", "note", "fine"]
+    level: Level
     text: str  # a sentence
     fix: str = ""
     loaders: tuple[str, ...] = ()  # what loaders do in this case, a line each
@@ -239,7 +242,8 @@ def _stored_once(facts: Facts) -> Finding:
             " top level."
         )
         fix = configuration.fix(True) + " at the top level"
-        return Finding("top-missing", "wrong", text, fix, loader_lines("top_missing"))
+        level: Level = "note" if configuration.is_tied_in_5 else "wrong"
+        return Finding("top-missing", level, text, fix, loader_lines("top_missing"))
     if facts.claim is None:
         is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
         if is_keras and facts.checkpoint.format == "Keras":
@@ -376,7 +380,9 @@ def _levels(facts: Facts) -> Iterator[Finding]:
         is_lost = is_once and facts.claim is False
         if not (is_lost or any(_is_faulty(own, facts.used) for own in facts.rows.values())):
             fix = configuration.fix(is_once or is_equal)
-        yield Finding("levels-disagree", "wrong", text, fix, loader_lines("levels_disagree"))
+        is_known = configuration.model_type in DEFAULTS["top_counts"]
+        level: Level = "note" if is_known else "wrong"
+        yield Finding("levels-disagree", level, text, fix, loader_lines("levels_disagree"))
 
 
 def _vocabulary(facts: Facts) -> Iterator[Finding]:
@@ -429,19 +435,22 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
         own = table.tensor.name
-        is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
-        is_apart = configuration.needs_copies and facts.claim is False  # may be trained apart
+        kind = configuration.model_type
+        is_shared = kind in (*KINDS["shared"], *KINDS["shared_if_tied"], *KINDS["tied_in_5"])
+        is_shared |= kind is None and ".shared." in f".{name}"
+        # May be trained apart.
+        is_apart = configuration.needs_copies and facts.claim is False
+        is_apart &= kind not in KINDS["shared_in_4"]
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
         elif configuration.separate or not is_shared or is_apart:
             yield Finding("separate", "fine", f"{own} is a table of its own, as the encoder's.")
         else:
-            text = (
-                f"{own} differs from {name}, but in a model of this kind encoder and decoder share"
-                " one embedding."
-            )
+            text = f"{own} differs from {name}, but in a model of this kind encoder and decoder"
+            text += " share one embedding, in transformers 5 unless it is untied."
             fix = "find out which table was trained, and keep that one"
-            yield Finding("copies-differ", "wrong", text, fix, loaders)
+            lines = loader_lines("copies_differ")
+            yield Finding("copies-differ", "wrong", text, fix, lines)
     for copy in embeddings.copies:
         tensor = copy.table.tensor
         verb = "differs from" if tensor.name in facts.unequal else "repeats"
@@ -598,6 +607,12 @@ def _bias(facts: Facts) -> Iterator[Finding]:
                 "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
             )
     is_apart = facts.claim is False and facts.configuration.model_type in KINDS["own_bias"]
+    values = {bias.read(...).tobytes() for bias in biases if is_apart and len(lengths) == 1}
+    if len(values) > 1:
+        names = " and ".join(bias.name for bias in biases)
+        text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."
+        fix = "store the one of the decoder under both names"
+        yield Finding("bias-differs", "wrong", text, fix, loader_lines("bias_differs"))
     if is_apart and (lost := missing_bias(embeddings)):
         text = f"{facts.said} untied, so transformers 5 looks for the output bias under the name"
         text += f" {lost}, which is not stored."
@@ -654,7 +669,8 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 )
 # Codes of findings that make a checkpoint inconsistent.
 CAUSES = tuple(
-    "adapter-both-sides adapter-one-side adapter-size bias-missing bias-size copies-differ"
+    "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
+    " copies-differ"
     " dead-table draft-tied flag-type half-resized index-without-tensor levels-disagree no-input"
     " no-shared-table not-finite shared-alone tensor-without-index tied-but-different"
     " tied-but-scaled token-list top-missing untied-but-equal untied-but-once untrained-shard"

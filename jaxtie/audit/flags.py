@@ -97,6 +97,12 @@ class Configuration:
         return self.model_type in NAMES["kinds"]["always_tied"]
 
     @property
+    def is_tied_in_5(self) -> bool:
+        """Whether transformers 5 ties models of this type if the top level has no flag."""
+        kind = self.model_type
+        return kind in DEFAULTS["tied_in_5"] or bool(tied_by_default(kind))
+
+    @property
     def needs_copies(self) -> bool:
         """Whether the shared embedding reaches encoder and decoder only in a tied model."""
         return self.model_type in NAMES["kinds"]["shared_if_tied"]
@@ -177,8 +183,8 @@ def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
         present = [name for name in FLAGS if not isinstance(table.get(name, {}), dict | list)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
-        is_other = any(word in last for word in OTHER_LEVELS)
-        counts = not level or last in LANGUAGE_LEVELS or (bool(found) and not is_other)
+        is_other = any(word in level for word in OTHER_LEVELS)
+        counts = not level or (not is_other and (last in LANGUAGE_LEVELS or bool(found)))
         counts = level == "decoder" if decoder_type else counts
         flags += [
             LevelFlag(level, name, bool(table[name]) is FLAGS[name], _json(table[name]), counts)

@@ -83,7 +83,7 @@ BROKEN = {
     ),
     "transformers 43429: flag only in text_config": (
         {VISION: A},
-        {"model_type": "mistral3", "text_config": V | TIED},
+        {"model_type": "vision", "text_config": V | TIED},
         {"top-missing"},
         "the flag that says tied is in a nested configuration",
         "set tie_word_embeddings: true in config.json at the top level",
@@ -773,9 +773,19 @@ def test_the_bias_of_an_untied_encoder_has_another_name_in_transformers_5(tmp_pa
     found = audit_folder(tmp_path / "lost", tensors, config)
     assert codes(found) == {"bias-missing"}
     assert f"{decoder}.bias, which is not stored" in found.verdict.main.text
+    other = audit_folder(tmp_path / "two", tensors | {f"{decoder}.bias": A[:, 1]}, config)
+    assert codes(other) == {"bias-differs"}  # to transformers 4
     sound = tensors | {f"{decoder}.bias": A[:, 0]}
     assert audit_folder(tmp_path / "sound", sound, config).status == 0
     assert audit_folder(tmp_path / "tied", {table: A, bias: A[:, 0]}, config | TIED).status == 0
+
+
+@pytest.mark.parametrize(("kind", "status"), [("blenderbot", 1), ("bart", 0), ("new", 0)])
+def test_copies_that_transformers_4_shares_whatever_the_flag_says(tmp_path, kind, status):
+    sides = {f"model.{side}.embed_tokens.weight": B for side in ("encoder", "decoder")}
+    tensors = {"model.shared.weight": A, "lm_head.weight": B} | sides
+    found = audit_folder(tmp_path, tensors, V | UNTIED | {"model_type": kind})
+    assert found.status == status and codes(found) == ({"copies-differ"} if status else set())
 
 
 def test_two_biases_of_unequal_length_cannot_be_loaded(tmp_path):
@@ -848,6 +858,19 @@ def test_the_flags_of_mistral(tmp_path, name, tied, tensors, status, words):
     (tmp_path / "params.json").write_text(json.dumps(config))
     found = audit(tmp_path)
     assert found.status == status and words in found.verdict.main.text
+
+
+def test_a_flag_in_a_nested_level_is_a_note_if_transformers_5_ties_without_one(tmp_path):
+    """transformers 43429: 5.0 missed it, 5.24 does not."""
+    found = audit_folder(tmp_path, {VISION: A}, {"model_type": "mistral3", "text_config": V | TIED})
+    assert found.status == 0 and codes(found, "note") == {"top-missing"}
+
+
+def test_levels_that_transformers_5_itself_writes_apart_are_a_note(tmp_path):
+    levels = TIED | {"text_config": V | UNTIED}
+    for kind, status in (("lighton_ocr", 0), ("vision", 1)):
+        config = levels | {"model_type": kind}
+        assert audit_folder(tmp_path / kind, {VISION: A}, config).status == status
 
 
 def test_causes_that_are_allowed(tmp_path, capsys):
