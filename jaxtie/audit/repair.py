@@ -323,7 +323,7 @@ def _check_flag(found: Audit, plan: Plan) -> None:
         f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
-    is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
+    is_new = configuration.claim is not plan.tied
     is_lost = first.code == LOST and plan.tied  # it cannot run as it is
     check(
         configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,

@@ -621,14 +621,18 @@ def fuzz(kind: str, count: int) -> None:
     assert found["verdicts"] > count / 50 and found["slowest"] < 5 and found["MiB"] < 100, found
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "gguf", "json"])
+@pytest.mark.parametrize("kind", ["safetensors", "gguf", "json", "keras", "mistral", "adapter"])
 def test_mutated_files_get_a_verdict_or_one_line(kind):
-    fuzz(kind, 400)
+    fuzz(kind, 300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "count"), [("safetensors", 10_000), ("gguf", 5_000), ("json", 5_000)]
+    ("kind", "count"),
+    [
+        ("safetensors", 10_000),
+        *((kind, 5_000) for kind in ("gguf", "json", "keras", "mistral", "adapter")),
+    ],
 )
 def test_thousands_of_mutated_files_get_a_verdict_or_one_line(kind, count):
     fuzz(kind, count)

@@ -94,7 +94,14 @@ REPAIRS = {
     "shards, tied": ([{E: A}, {"a.weight": B}], LLAMA | TIED, "untie", set(), {H}, "untied-copy"),
     "shards, a flag that is wrong": ([{E: A}, {H: B}], TIED, "flags", set(), set(), "different"),
     "T5, stored twice": ([ENCODER | {S: A, H: A}], T5 | TIED, "tie", {H}, set(), "once"),
-    "T5, no flag": ([ENCODER | {S: A, H: B}], T5, "flags", set(), set(), "different"),
+    "T5, no flag, untied": (
+        [ENCODER | {S: A, H: B}],
+        T5 | UNTIED | {"text_config": V | T5 | TIED},
+        "flags",
+        set(),
+        set(),
+        "different",
+    ),
     "BART, tied": ([{M: A}], BART | TIED, "untie", set(), {H, *SIDES}, "untied-copy"),
     "BART, stored twice": ([{M: A, H: A}], BART | TIED, "untie", set(), SIDES, "untied-copy"),
     "BART, no flag": ([{M: A, H: B}], BART, "flags", set(), SIDES, "different"),
@@ -184,11 +191,6 @@ EVEN = np.where(np.arange(VOCABULARY)[:, None] % 2, A, B)
 NOTES: dict[str, tuple[Tensors, Mapping[str, Any], repair.How]] = {
     "dropped lm_head.weight; every flag says tied; lm_head.weight differed in 256 of 512 rows (ids"
     " 0, 2, 4 and 253 more), which are lost": ({E: A, H: EVEN}, TIED, "tie"),
-    "every flag says untied; the flag turns off the factor 1/√D of the logits": (
-        ENCODER | {S: A, H: B},
-        T5 | TIED,
-        "flags",
-    ),
     "every flag says tied; the flag turns on the factor 1/√D of the logits": (
         ENCODER | {S: A},
         T5 | UNTIED,
@@ -342,6 +344,8 @@ REFUSED = {
         None,
         "cannot repair this: config.json says untied, so shared.weight does not reach",
     ),
+    "T5, a retrained head": (ENCODER | {S: A, H: B}, T5 | TIED, "flags", "would change the logits"),
+    "T5, a retrained head, no flag": (ENCODER | {S: A, H: B}, T5, "untie", "change the logits"),
     "T5, one table": (ENCODER | {S: A}, T5 | TIED, "untie", "divide the decoder's output by √D"),
     "T5, no flag": (ENCODER | {S: A, H: A}, T5, "untie", "would change the logits"),
     "T5, equal": (ENCODER | {S: A, H: A}, T5 | UNTIED, "tie", "would change the logits"),
