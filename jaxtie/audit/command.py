@@ -158,8 +158,7 @@ def _how(options: AuditOptions) -> How | None:
     check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
     others = options.against or options.adapter or options.transposed or options.json
-    others = others or options.allow
-    is_plain = not others and len(options.paths) == 1
+    is_plain = not others and not options.allow and len(options.paths) == 1
     allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
     check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
     return next(iter(chosen), None)

@@ -607,7 +607,8 @@ def _bias(facts: Facts) -> Iterator[Finding]:
                 "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
             )
     is_apart = facts.claim is False and facts.configuration.model_type in KINDS["own_bias"]
-    values = {bias.read(...).tobytes() for bias in biases if is_apart and len(lengths) == 1}
+    in_bert = [bias for bias in biases if is_apart and "cls.predictions." in bias.name]
+    values = {bias.read(...).tobytes() for bias in in_bert if len(lengths) == 1}
     if len(values) > 1:
         names = " and ".join(bias.name for bias in biases)
         text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."

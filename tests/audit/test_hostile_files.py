@@ -623,7 +623,7 @@ def fuzz(kind: str, count: int) -> None:
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf", "json", "keras", "mistral", "adapter"])
 def test_mutated_files_get_a_verdict_or_one_line(kind):
-    fuzz(kind, 300)
+    fuzz(kind, 200)
 
 
 @pytest.mark.slow

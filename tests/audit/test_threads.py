@@ -774,7 +774,8 @@ def test_the_bias_of_an_untied_encoder_has_another_name_in_transformers_5(tmp_pa
     assert codes(found) == {"bias-missing"}
     assert f"{decoder}.bias, which is not stored" in found.verdict.main.text
     other = audit_folder(tmp_path / "two", tensors | {f"{decoder}.bias": A[:, 1]}, config)
-    assert codes(other) == {"bias-differs"}  # to transformers 4
+    # RoBERTa and ALBERT of transformers 4 use that of the decoder.
+    assert codes(other) == ({"bias-differs"} if "cls" in decoder else set())
     sound = tensors | {f"{decoder}.bias": A[:, 0]}
     assert audit_folder(tmp_path / "sound", sound, config).status == 0
     assert audit_folder(tmp_path / "tied", {table: A, bias: A[:, 0]}, config | TIED).status == 0
