@@ -344,6 +344,10 @@ def _check_head(found: Audit, plan: Plan) -> None:
     more += [name for name in found.checkpoint.tensors if is_transform(name)]
     kind = configuration.model_type
     check(
+        kind not in NAMES["kinds"]["changed"],
+        f"{found.checkpoint.path}: copies of {kind} models did not keep their logits",
+    )
+    check(
         not more or kind in NAMES["kinds"]["reloaded"],
         f"{found.checkpoint.path}: its head has {more[0] if more else ''}, too, and what loaders do"
         f" with it in {kind or 'such'} models after a change of tying was not tried",

@@ -372,6 +372,12 @@ REFUSED = {
         "flags",
         "its head has cls.predictions.transform.dense.weight, too, and what loaders do",
     ),
+    "a kind whose copies changed": (
+        {E: A, H: B},
+        {"model_type": "t5gemma2"} | TIED,
+        "flags",
+        "copies of t5gemma2 models did not keep their logits",
+    ),
     "a retrained head with a bias": (
         {
             "roberta.embeddings.word_embeddings.weight": A,
