@@ -1,4 +1,4 @@
-"""Judge `jaxtie audit --adapter` by what PEFT does: write adapters, merge them, reload, compare.
+"""Judge the audit of adapters by what PEFT does: write adapters, merge them, reload, compare.
 
     python benchmarks/audit_adapters.py write FOLDER    # with torch, transformers and peft
     python benchmarks/audit_adapters.py judge FOLDER    # the table
