@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
-from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.flags import read_json
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
 from jaxtie.audit.stored import StoredTensor, from_safetensors
@@ -25,9 +24,10 @@ class Adapter:
 
     input: tuple[str, ...]  # names of the tensors that train the input embedding
     output: tuple[str, ...]  # likewise
-    keeps_tied: bool  # whether its configuration says `ensure_weight_tying`
-    tables: tuple[EmbeddingTable, EmbeddingTable] | None  # both, if it has saved them whole
+    is_whole: bool  # whether it stores new tables, instead of what is added to the old ones
+    is_same: bool | None  # whether it trains both sides alike; None if it does not have both
     is_tokens: bool  # whether it trains chosen tokens only (`trainable_token_indices` of PEFT)
+    rows: tuple[int, ...]  # vocabulary of each table, and of each LoRA of one
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -48,18 +48,20 @@ def read_adapter(folder: Path) -> Adapter:
     config = folder / "adapter_config.json"
     for path in filter(Path.is_file, (weights, config)):
         link_target(folder, path)
-    content = read_json(config) if config.is_file() else {}
+    if config.is_file():
+        read_json(config)
     tensors, _ = from_safetensors(weights)
     inputs, outputs = (
         [tensor for tensor in tensors if _trains(tensor.name, patterns)]
         for patterns in (INPUTS, OUTPUTS)
     )
     return Adapter(
-        tuple(tensor.name for tensor in inputs),
-        tuple(tensor.name for tensor in outputs),
-        content.get("ensure_weight_tying") is True,
-        _whole_tables(inputs, outputs),
+        tuple(tensor.name for tensor in inputs if _leaf(tensor) != "base_layer"),
+        tuple(tensor.name for tensor in outputs if _leaf(tensor) != "base_layer"),
+        all(_leaf(tensor) in ("table", "modules_to_save") for tensor in (*inputs, *outputs)),
+        _is_same(inputs, outputs),
         all("trainable_tokens" in tensor.name for tensor in inputs),
+        tuple(dict.fromkeys(rows for one in (*inputs, *outputs) for rows in _rows(one))),
     )
 
 
@@ -71,16 +73,36 @@ def _trains(name: str, patterns: Sequence[Pattern]) -> bool:
     return match is not None and not match[0].loose
 
 
-def _whole_tables(
-    inputs: Sequence[StoredTensor], outputs: Sequence[StoredTensor]
-) -> tuple[EmbeddingTable, EmbeddingTable] | None:
-    """Return both embeddings, if each side has one whole table and their shapes are equal."""
-    whole = [[tensor for tensor in side if _is_whole(tensor)] for side in (inputs, outputs)]
-    if all(len(side) == 1 for side in whole) and whole[0][0].shape == whole[1][0].shape:
-        return EmbeddingTable(whole[0][0], False), EmbeddingTable(whole[1][0], False)
-    return None
+def _leaf(tensor: StoredTensor) -> str:
+    parts = [part for part in split_name(tensor.name) if part not in ("weight", "default")]
+    return next((part for part in reversed(parts) if part in WRAPPERS), "table")
 
 
-def _is_whole(tensor: StoredTensor) -> bool:
-    is_table = len(tensor.shape) == 2 and tensor.is_values and tensor.size > 0
-    return is_table and split_name(tensor.name)[-1] == "weight" and "lora" not in tensor.name
+def _rows(tensor: StoredTensor) -> list[int]:
+    """Return the vocabulary of a table, or of the factor of a LoRA that has it."""
+    axis = {"lora_embedding_A": 1, "lora_B": 0, "table": 0, "base_layer": 0, "modules_to_save": 0}
+    at = axis.get(_leaf(tensor))
+    return [] if at is None or len(tensor.shape) != 2 else [tensor.shape[at]]
+
+
+def _is_same(inputs: Sequence[StoredTensor], outputs: Sequence[StoredTensor]) -> bool | None:
+    """Return whether both sides hold the same values; those of a LoRA are transposed.
+
+    A base layer says nothing: PEFT stores it with any LoRA.
+    """
+    pairs = {"lora_B": "lora_embedding_A", "lora_A": "lora_embedding_B"}
+    ours, theirs = (
+        {_leaf(tensor): tensor for tensor in side if _leaf(tensor) != "base_layer"}
+        for side in (inputs, outputs)
+    )
+    if not ours or not theirs:
+        return None
+    for leaf, tensor in theirs.items():
+        like = ours.get(pairs.get(leaf, leaf))
+        if like is None or not (tensor.is_values and like.is_values):
+            return False
+        first, second = like.read(...), tensor.read(...)
+        first = first.T if leaf in pairs else first
+        if first.shape != second.shape or first.tobytes() != second.tobytes():
+            return False
+    return len(ours) == len(theirs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
-from jaxtie.audit.compare import Comparison, Progress, same_rows, scan
+from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_rows, scan
 from jaxtie.audit.find import Embeddings, EmbeddingTable, Role, find_embeddings, several_tables
 from jaxtie.audit.findings import Facts, Finding, findings_of, index_texts, runs_of
 from jaxtie.config import UserError, check
@@ -40,7 +40,7 @@ class ModelVerdict:
     def saved(self) -> int:
         """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
         last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
-        none = ("no-head", "lone", "no-input", "codebooks", "untied-but-once")
+        none = ("no-head", "lone", "no-input", "untied-but-once")
         is_none = self.findings[0].code in none
         is_other = last.width != first.width or self.embeddings.is_draft
         return 0 if is_none or is_other else last.tensor.size
@@ -59,7 +59,7 @@ class ModelVerdict:
             "fix": self.main.fix,
             "input": _table_dict(embeddings.input),
             "output": _table_dict(embeddings.output) if embeddings.output else None,
-            "bias": embeddings.bias.name if embeddings.bias else None,
+            "bias": embeddings.biases[0].name if embeddings.biases else None,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "bytes saved by tying": self.saved,
             "comparison": comparison,
@@ -110,6 +110,7 @@ def audit(
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
     transposed: Collection[Role] = (),
+    allowed: Collection[str] = (),
     progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
@@ -120,6 +121,7 @@ def audit(
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
       transposed: roles of tables that are stored D × V whatever their names and shapes say.
+      allowed: causes that leave the checkpoint consistent.
       progress: called now and then, with the rows that are done.
 
     Raises:
@@ -133,7 +135,8 @@ def audit(
     embeddings = find(checkpoint)
     before = _old_table(old, embeddings.input, find) if old else None
     facts = _gather(checkpoint, embeddings, before, trained, progress)
-    return Audit(checkpoint, ModelVerdict(embeddings, findings_of(facts), facts.comparison))
+    findings = findings_of(facts, allowed)
+    return Audit(checkpoint, ModelVerdict(embeddings, findings, facts.comparison))
 
 
 def _find(
@@ -164,9 +167,6 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
     pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
     pairs += [(table, embeddings.input) for table in embeddings.encoders]
-    pairs += [
-        (a.first_rows(b.vocabulary), b.first_rows(a.vocabulary)) for a, b in embeddings.codebooks
-    ]
     unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
     for copy in embeddings.copies:
         alike = [one.table for one in embeddings.copies if one.must_agree and one.role == copy.role]
@@ -225,10 +225,6 @@ def _gather(
                 rows["output"] = second
         else:
             rows["input"] = scan(table, None, progress)[0]
-    if embeddings.codebooks:
-        tables = (each for pair in embeddings.codebooks for each in pair)
-        rows = {each.name: scan(each, None, progress)[0] for each in tables}
-    whole = adapter.tables if adapter else None
     configuration = checkpoint.configuration
     return Facts(
         checkpoint,
@@ -240,5 +236,26 @@ def _gather(
         unequal=_unequal(embeddings, checkpoint.path, progress),
         unchanged_V=same_rows(table, old, progress) if old else None,
         adapter=adapter,
-        adapter_differs=not same_rows(*whole, progress).all() if whole else None,
+        packed_alike=_packed_alike(checkpoint, embeddings, progress),
     )
+
+
+def _packed_alike(
+    checkpoint: Checkpoint, embeddings: Embeddings, progress: Progress
+) -> bool | None:
+    """Return whether two embeddings packed in one way are equal; None if that cannot be said."""
+    if len(embeddings.packed) < 2 or embeddings.output is None:
+        return None
+    modules = [
+        {
+            name.removeprefix(stem): tensors
+            for name, tensors in checkpoint.tensors.items()
+            if name.startswith(stem)
+        }
+        for table in (embeddings.input, embeddings.output)
+        for stem in (table.tensor.name.rpartition(".")[0] + ".",)
+    ]
+    if not modules[0] or set(modules[0]) != set(modules[1]):
+        return None
+    same = [same_bytes(one, modules[1][leaf], progress) for leaf, one in modules[0].items()]
+    return None if None in same else all(same)

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxtie.audit.flags import UNTIED, Configuration, read_configuration, read_json
+from jaxtie.audit.flags import (
+    Configuration,
+    configuration_of,
+    find_configuration,
+    read_configuration,
+    read_json,
+)
+from jaxtie.audit.headers import is_count
 from jaxtie.audit.knowledge import is_gguf_encoder
 from jaxtie.audit.stored import (
     StoredTensor,
     from_gguf,
     from_keras,
+    from_keras_archive,
     from_npz,
     from_orbax,
     from_safetensors,
@@ -27,11 +35,12 @@ PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
 FASTTEXT = b"\xba\x16\x4f\x2f"  # the first bytes of a model of fastText
 WORD2VEC = re.compile(rb"\d+ \d+\n")
+UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
 FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
-FORMATS[".gguf"] = "GGUF"
+FORMATS |= {".gguf": "GGUF", ".keras": "Keras"}
 READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".gguf": from_gguf}
-READERS |= {".h5": from_keras, ".hdf5": from_keras}
-EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
+READERS |= {".h5": from_keras, ".hdf5": from_keras, ".keras": from_keras_archive}
+EXPECTED_FORMATS = "expected .safetensors, .npz, .keras, .weights.h5, .gguf, or an Orbax folder"
 ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
@@ -50,6 +59,7 @@ class Checkpoint:
     missing: tuple[str, ...] = ()  # names in its index that no file has
     unlisted: tuple[str, ...] = ()  # tensors in its files that the index does not name
     architecture: str = ""  # `general.architecture` of a GGUF
+    tokens: int | None = None  # of its list of tokens
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
     linked: Path | None = None  # the folder that its files are links to
     untied: bool = False  # whether --untie has copied one embedding
@@ -162,7 +172,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     if indices:
         return _open_sharded(folder / min(indices, key=lambda name: name != f"model{INDEX}"))
     own = [name for name in names if not name.startswith(ADAPTER)]
-    for ending in (".safetensors", ".gguf", ".npz", ".weights.h5", ".h5", ".hdf5"):
+    for ending in (".safetensors", ".gguf", ".npz", ".keras", ".weights.h5", ".h5", ".hdf5"):
         found = [folder / name for name in own if name.endswith(ending)]
         if found:
             return _open_files(_files_of_one_checkpoint(found), folder)
@@ -219,9 +229,13 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
             )
             tensors[tensor.name] = tensor
     folder = given if given.is_dir() else given.parent
-    if given.is_dir() and (folder / "config.json").is_file():
-        link_target(folder, folder / "config.json")
-    configuration = read_configuration(folder / "config.json")
+    config = find_configuration(folder)
+    if given.is_dir() and config:
+        link_target(folder, config)
+    if paths[0].suffix == ".keras":
+        configuration = _configuration_of_keras(metadata, paths[0])
+    else:
+        configuration = read_configuration(config)
     architecture = str(metadata.get("general.architecture", ""))
     is_embedder = any((folder / name).is_file() for name in SENTENCE_EMBEDDER)
     if is_embedder or is_gguf_encoder(architecture, metadata):
@@ -232,6 +246,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
         tensors,
         configuration,
         architecture=architecture,
+        tokens=tokens if is_count(tokens := metadata.get("tokenizer.ggml.tokens")) else None,
         aliases={
             name: kept
             for name, kept in metadata.items()
@@ -240,6 +255,23 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
         linked=linked,
         untied=UNTIED in metadata,
     )
+
+
+def _configuration_of_keras(content: dict[str, Any], path: Path) -> Configuration:
+    """Return what the configuration in a `.keras` file says about its ReversibleEmbedding."""
+    nodes: list[Any] = [content]
+    for node in nodes:
+        parts = node.values() if isinstance(node, dict) else node
+        nodes += [part for part in parts if isinstance(part, dict | list)]
+    layers = [
+        node.get("config")
+        for node in nodes
+        if isinstance(node, dict) and str(node.get("class_name")).endswith("ReversibleEmbedding")
+    ]
+    if len(layers) != 1 or not isinstance(layers[0], dict):
+        return Configuration()
+    flags = {"tie_weights": layers[0].get("tie_weights"), "vocab_size": layers[0].get("input_dim")}
+    return configuration_of(flags, path)
 
 
 def _open_sharded(index: Path) -> Checkpoint:
@@ -296,7 +328,7 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
         f"{given}: is a run of jaxtie, with a model for each seed of each arm, whose name says"
         " whether it is tied; jaxtie.load(RUN) has their input_table and output_table",
     )
-    candidates = [place / "config.json" for place in (item, *item.parents[:2])]
-    configuration = read_configuration(next(filter(Path.is_file, candidates), candidates[0]))
+    configs = filter(None, map(find_configuration, (item, *item.parents[:2])))
+    configuration = read_configuration(next(configs, None))
     tensors = {tensor.name: tensor for tensor in from_orbax(item)}
-    return Checkpoint(given, "Orbax", tensors, configuration, untied=configuration.untied)
+    return Checkpoint(given, "Orbax", tensors, configuration)

@@ -1,6 +1,7 @@
 """Command line of `jaxtie.audit`. Imports no jax."""
 
 import contextlib
+import difflib
 import json
 import sys
 import time
@@ -13,7 +14,7 @@ from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
-from jaxtie.audit.findings import Finding
+from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
@@ -49,6 +50,14 @@ def _parse_name(text: str) -> Path:
     return Path(text)
 
 
+def _parse_causes(text: str) -> tuple[str, ...]:
+    for cause in text.split(","):
+        if cause not in CAUSES:
+            near = difflib.get_close_matches(cause, CAUSES, 3, 0.3) or CAUSES
+            raise ValueError(f"{cause!r}: expected one of {', '.join(near)}")
+    return tuple(text.split(","))
+
+
 @dataclass(frozen=True)
 class AuditOptions:
     """Options of `jaxtie audit`."""
@@ -60,7 +69,7 @@ Report how a checkpoint's embeddings relate, what its flags claim, and what load
 is executed or unpickled, and only --write writes. Exit status: 0 consistent, 1 inconsistent, 2
 unreadable.
 
-  PATH ...           .safetensors (one file, an index, or a folder of shards), .npz, Keras
+  PATH ...           .safetensors (one file, an index, or a folder of shards), .npz, .keras,
                      .weights.h5, .gguf, an Orbax folder, or ORG/NAME in the local Hugging Face
                      cache. Of several, one line each is printed, and the worst exit status counts
   --against OLD      an older checkpoint of the same model: report which rows have not changed since
@@ -69,14 +78,14 @@ unreadable.
   --input NAME       tensor that is the input embedding (found by its name)
   --output NAME      tensor that is the output embedding (found by its name)
   --transposed SIDE  input, output or input,output: this embedding is stored D × V
-  --write NEW        write a repaired copy of a folder of safetensors or of an Orbax step, and audit
-                     that. Without --tie, --untie or --flags, follow the advice of the audit if it
-                     is unambiguous
+  --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without --tie,
+                     --untie or --flags, follow the advice of the audit if it is unambiguous
   --tie              with --write: drop the output embedding, also one that differs although the
                      flags say tied; every flag says tied
   --untie            with --write: store the output embedding, too; every flag says untied
   --flags            with --write: keep the embeddings; every flag, and the index, say what is
                      stored
+  --allow CAUSE,...  causes, as --json names them, that leave a checkpoint consistent
   --verbose          of one PATH: print every finding, how each loader behaves, and the bytes that
                      tying saves
   --json             print JSON: a schema with a version, and the finding that set each status
@@ -92,6 +101,7 @@ unreadable.
     tie: bool = flag()
     untie: bool = flag()
     flags: bool = flag()
+    allow: tuple[str, ...] = option(_parse_causes, ())
     verbose: bool = flag()
     json: bool = flag()
     quiet: bool = flag()
@@ -154,7 +164,7 @@ def _how(options: AuditOptions) -> How | None:
     check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
     others = options.against or options.adapter or options.transposed or options.json
-    is_plain = not others and len(options.paths) == 1
+    is_plain = not others and not options.allow and len(options.paths) == 1
     allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
     check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
     return next(iter(chosen), None)
@@ -179,6 +189,7 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 adapter=options.adapter,
                 names=(options.input, options.output),
                 transposed=options.transposed or (),
+                allowed=options.allow,
                 progress=progress,
             )
     except (UserError, OSError) as error:
@@ -218,7 +229,7 @@ def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[st
         texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
         if isinstance(result, Audit):
             texts = [result.verdict.main.text]
-        word = WORDS[_status(result)]
+        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result.verdict)
         yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
 
 
@@ -232,11 +243,11 @@ def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
 def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
     """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
     main, embeddings = verdict.main, verdict.embeddings
-    yield f"{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
+    yield f"{_word(verdict).capitalize()}. {main.text}"
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
-    if checkpoint.configuration.path:
+    if checkpoint.configuration.flags:
         flags = "; ".join(flag.text for flag in checkpoint.configuration.flags)
     yield f"flags    {flags}"
     if main.fix:
@@ -247,12 +258,19 @@ def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[st
     for finding in verdict.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""
-            yield f"also     {finding.text}{to_do}"
+            word = "allowed" if finding.level == "allowed" else "also"
+            yield f"{word:<8} {finding.text}{to_do}"
+
+
+def _word(verdict: ModelVerdict) -> str:
+    """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
+    is_unknown = verdict.is_consistent and verdict.main.code == "packed"
+    return "not known" if is_unknown else WORDS[int(not verdict.is_consistent)]
 
 
 def _is_shown(finding: Finding) -> bool:
     """Return whether a finding is printed without --verbose: faults and what options ask for."""
-    return finding.level == "wrong" or finding.code in ("adapter", "against")
+    return finding.level in ("wrong", "allowed") or finding.code in ("adapter", "against")
 
 
 def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
@@ -265,8 +283,8 @@ def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]
         yield f"loader   {line}"
     if checkpoint.linked:
         yield f"links    to {checkpoint.linked}"
-    if verdict.embeddings.bias:
-        yield f"bias     {verdict.embeddings.bias.name}"
+    for bias in verdict.embeddings.biases:
+        yield f"bias     {bias.name}"
     if verdict.saved:
         verb = "saves" if verdict.embeddings.output else "has saved"
         yield f"cost     tying {verb} {verdict.saved:,} bytes"

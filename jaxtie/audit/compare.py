@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxtie.audit.find import EmbeddingTable
+from jaxtie.audit.stored import StoredTensor
 
 BLOCK_BYTES = 2**25  # of a table that are read together
 SAMPLE = 256  # rows that decide which relation two tables may have
@@ -49,6 +50,7 @@ class Comparison:
     extra: int  # number of further rows in the output; negative if it has fewer
     differing: np.ndarray  # ids of the rows for which the relation does not hold, ascending
     largest: float  # the largest difference of two values in those
+    signs: int = 0  # number of equal rows in which a zero has another sign
 
     @property
     def is_equal(self) -> bool:
@@ -58,7 +60,7 @@ class Comparison:
     @property
     def is_exact(self) -> bool:
         """Whether both have the same rows, bit by bit, so that one of them can go."""
-        return self.is_equal and self.relation == "bits" and not self.extra
+        return self.is_equal and self.relation == "bits" and not (self.extra or self.signs)
 
 
 def _bits(rows: np.ndarray) -> np.ndarray:
@@ -93,15 +95,15 @@ def scan(
     relation, scale = _likely_relation(first, second)
     common = min(first.vocabulary, second.vocabulary)
 
-    def compare(start: int, stop: int) -> tuple[RowFacts, RowFacts, np.ndarray, float]:
+    def compare(start: int, stop: int) -> tuple[RowFacts, RowFacts, np.ndarray, float, int]:
         a, b = first.block(start, stop), second.block(start, stop)
-        equal, largest = _compare_rows(a, b, relation, scale)
+        equal, signs, largest = _compare_rows(a, b, relation, scale)
         facts = row_facts(a)
-        same = relation == "bits" and equal.all()
-        return facts, facts if same else row_facts(b), equal, largest
+        same = relation == "bits" and equal.all() and not signs
+        return facts, facts if same else row_facts(b), equal, largest, signs
 
     blocks = _by_blocks(common, first, compare, progress, "rows compared")
-    first_facts, second_facts, equals, largest = zip(*blocks, strict=True)
+    first_facts, second_facts, equals, largest, signs = zip(*blocks, strict=True)
     equal = np.concatenate(equals)
     comparison = Comparison(
         relation if equal.any() else "different",
@@ -111,6 +113,7 @@ def scan(
         second.vocabulary - first.vocabulary,
         np.flatnonzero(~equal),
         max(largest),
+        sum(signs),
     )
     return (
         _joined([*first_facts, *_facts_from(first, common, progress)]),
@@ -138,6 +141,23 @@ def same_rows(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> n
         return _compare_rows(new.block(start, stop), old.block(start, stop), relation, 1.0)[0]
 
     return np.concatenate(list(_by_blocks(new.vocabulary, new, compare, progress, "rows compared")))
+
+
+def same_bytes(first: StoredTensor, second: StoredTensor, progress: Progress) -> bool | None:
+    """Return whether two packed tensors are equal byte for byte; None if they are packed apart."""
+    kinds = [(one.shape, one.stored) for one in (first, second)]
+    is_raw = all(one.dtype is not None or one.bytes_of_row for one in (first, second))
+    if kinds[0] != kinds[1] or not is_raw or not first.shape:
+        return None
+    count = first.shape[0]
+    step = max(1, BLOCK_BYTES * count // max(first.size, count * first.bytes_of_row, 1))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        a, b = (one.read(np.s_[start:stop]).tobytes() for one in (first, second))
+        if a != b:
+            return False
+        progress("rows compared", stop, count)
+    return True
 
 
 def _by_blocks(
@@ -191,8 +211,12 @@ def _likely_relation(first: EmbeddingTable, second: EmbeddingTable) -> tuple[Rel
 @np.errstate(all="ignore")
 def _compare_rows(
     a: np.ndarray, b: np.ndarray, relation: Relation, scale: float
-) -> tuple[np.ndarray, float]:
-    """Return which rows have the relation, and the largest difference in the others."""
+) -> tuple[np.ndarray, int, float]:
+    """Return which rows have the relation, and the largest difference in the others.
+
+    The second value is the number of rows that are equal but for the sign of a zero.
+    """
+    signs = 0
     coarse = min(a.dtype, b.dtype, key=PRECISION.index)
     if relation == "scale":
         expected, found = a.astype(np.float32) * np.float32(scale), b.astype(np.float32)
@@ -201,11 +225,15 @@ def _compare_rows(
         equal = close.all(axis=1)
     else:
         cast_a, cast_b = (rows.astype(coarse, copy=False) for rows in (a, b))
-        equal = (_bits(cast_a) == _bits(cast_b)).all(axis=1)
+        same = _bits(cast_a) == _bits(cast_b)
+        equal = same.all(axis=1)
+        if not equal.all():
+            by_value = (same | (cast_a == cast_b)).all(axis=1)
+            signs, equal = int((by_value & ~equal).sum()), by_value
     if equal.all():
-        return equal, 0.0
+        return equal, signs, 0.0
     gap = np.abs(a[~equal].astype(np.float32) * np.float32(scale) - b[~equal].astype(np.float32))
-    return equal, float(np.max(gap, initial=0.0, where=np.isfinite(gap)))
+    return equal, signs, float(np.max(gap, initial=0.0, where=np.isfinite(gap)))
 
 
 def count_repeated(facts: RowFacts) -> tuple[int, int]:

@@ -28,8 +28,7 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
-MOST_CODEBOOKS = 64
-CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
+CODEBOOK = re.compile(r"(?:^|\.)embed_tokens\.\d+\.weight$")
 # Parts of names of embeddings that are not of tokens; Keras' `time_distributed` may hold tokens.
 NO_TOKENS = tuple("pos type segment rotary patch image vision audio time_emb timestep".split())
 Role = Literal["input", "output"]
@@ -48,17 +47,6 @@ class EmbeddingTable:
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
         if ids is not None:
             self.vocabulary = len(ids)
-
-    @property
-    def name(self) -> str:
-        """The tensor's name, and which of its rows these are."""
-        part = "" if self.ids is None else f" (rows {self.ids[0]:,} to {self.ids[-1]:,})"
-        return self.tensor.name + part
-
-    def first_rows(self, count: int) -> "EmbeddingTable":
-        """Return the table of its first rows."""
-        ids = np.arange(self.vocabulary) if self.ids is None else self.ids
-        return EmbeddingTable(self.tensor, self.transposed, ids[:count])
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
@@ -83,9 +71,9 @@ class Embeddings:
 
     input: EmbeddingTable  # or the only table
     output: EmbeddingTable | None  # None if it is not stored, as in most tied models
-    bias: StoredTensor | None  # of the output
+    biases: tuple[StoredTensor, ...]  # of the output, perhaps under several names
     packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
-    has_encoder: bool  # whether there are a decoder and an encoder of text
+    has_encoder: bool  # whether there is an encoder of text beside the decoder
     encoders: tuple[EmbeddingTable, ...] = ()  # tables of an encoder, or of a decoder's copy
     copies: tuple[Copy, ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
@@ -93,8 +81,6 @@ class Embeddings:
     # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
     is_draft: bool = False
     draft: EmbeddingTable | None = None
-    # Embedding and head of each codebook, where each has its own.
-    codebooks: tuple[tuple[EmbeddingTable, EmbeddingTable], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,8 +133,6 @@ def find_embeddings(
         exist, a table is not 2-D, or the widths differ.
     """
     sizes = set(configuration.vocabularies)
-    if names == (None, None) and (codebooks := _find_codebooks(tensors)):
-        return Embeddings(*codebooks[0], None, {}, False, codebooks=tuple(codebooks))
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
@@ -185,37 +169,15 @@ def find_embeddings(
     return Embeddings(
         table,
         output,
-        _find_bias(tensors, (output or table).vocabulary),
+        _find_biases(tensors, (output or table).vocabulary),
         {role: found.packed for role, found in roles.items() if found and found.packed},
-        _has_text_encoder(tensors),
+        _has_text_encoder(tensors, table.tensor.name),
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
         _find_copies(tensors, table, output, [] if _side(first) else others, second),
         alias="" if output else alias,
         is_draft=is_draft,
         draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
     )
-
-
-def _find_codebooks(tensors: Tensors) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
-    """Return the embedding and the head of each codebook of an audio model such as MusicGen.
-
-    Parler-TTS may have the heads of all codebooks in one tensor.
-    """
-    found = {
-        (match[1], match[2] or ""): EmbeddingTable(tensor, False)
-        for name, tensor in tensors.items()
-        if (match := CODEBOOK.search(name)) and tensor.is_values
-        if len(tensor.shape) == 2 and min(tensor.shape) > 0
-    }
-    inputs = [table for i in range(len(found)) if (table := found.get(("embed_tokens", str(i))))]
-    heads = [table for i in range(len(inputs)) if (table := found.get(("lm_heads", str(i))))]
-    fused = found.get(("lm_heads", ""))
-    if fused and inputs:
-        parts = np.split(np.arange(fused.vocabulary - fused.vocabulary % len(inputs)), len(inputs))
-        heads = [EmbeddingTable(fused.tensor, False, ids) for ids in parts if len(ids)]
-    own = [one for one in _matching(tensors, INPUTS) if not _is_other_part(one.name)]
-    is_sound = len(inputs) == len(heads) <= MOST_CODEBOOKS and not own
-    return list(zip(inputs, heads, strict=True)) if is_sound else []
 
 
 def _find_only_head(
@@ -237,7 +199,6 @@ def _find_only_head(
     forced = bool({"input", "output"} & set(transposed))
     table = _oriented(found[0], sizes, where, forced=forced)
     packed = {"input": found[0].packed} if found[0].packed else {}
-    bias = _find_bias(tensors, table.vocabulary)
     is_draft, _ = _draft_ids(tensors, configuration, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
@@ -248,9 +209,9 @@ def _find_only_head(
     return Embeddings(
         table,
         None,
-        bias,
+        _find_biases(tensors, table.vocabulary),
         packed,
-        _has_text_encoder(tensors),
+        False,
         only_head=True,
         alias=alias,
         is_draft=is_draft,
@@ -378,12 +339,24 @@ def _find_inputs(tensors: Tensors, sizes: set[int], where: str) -> list[_Candida
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
     own = [one for one in found if not _is_other_part(one.name)]
+    check(
+        bool(own) or not any(map(CODEBOOK.search, tensors)),
+        f"{where}: has an embedding for each codebook, as MusicGen, which cannot be tied; give one"
+        " as --input, its head as --output",
+    )
     found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
         _check_unique([one for one in found if sides.count(_side(one)) > 1], "input", where)
         return sorted(found, key=lambda one: ("shared", "decoder", "encoder").index(_side(one)))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
+    if fitting and fitting[0].pattern is None:  # the positions have no head
+        heads = {
+            tensors[name].shape[::-1]
+            for name in _two_dimensional(tensors)
+            if split_name(name)[-1:] == ["kernel"]
+        }
+        fitting = [one for one in fitting if one.tensor.shape in heads] or fitting
     return _agreeing(fitting, "input", where)
 
 
@@ -515,7 +488,12 @@ def _oriented(
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
-        len(shape) == 2 and min(shape) > 0,
+        0 not in shape,
+        f"{where}: {candidate.name} has shape {shape} and holds no values, perhaps a placeholder of"
+        " DeepSpeed's ZeRO-3; gather the weights before they are saved",
+    )
+    check(
+        len(shape) == 2,
         f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
     )
     rows, columns = shape
@@ -529,19 +507,22 @@ def _oriented(
     return EmbeddingTable(tensor, candidate.transposed if is_named else rows < columns)
 
 
-def _has_text_encoder(tensors: Tensors) -> bool:
-    """Return whether there are a decoder and an encoder without convolutions or patches."""
-    names = [split_name(name) for name in tensors]
-    both = all(any(side in parts[:3] for parts in names) for side in ("encoder", "decoder"))
-    return both and not any(
-        "encoder" in parts and any("conv" in part or "patch" in part for part in parts)
-        for parts in names
+def _has_text_encoder(tensors: Tensors, name: str) -> bool:
+    """Return whether an encoder stands beside the decoder of an embedding.
+
+    An encoder of sound or images has convolutions or patches.
+    """
+    stem, found, _ = name.rpartition("decoder.")
+    names = [one for one in tensors if one.startswith(f"{stem}encoder.")]
+    return bool(found and names) and not any("conv" in one or "patch" in one for one in names)
+
+
+def _find_biases(tensors: Tensors, vocabulary: int) -> tuple[StoredTensor, ...]:
+    """Return the output's biases: those of this length, and those whose names say what they are."""
+    return tuple(
+        one
+        for one in tensors.values()
+        if one.is_values
+        and is_output_bias(one.name)
+        and (vocabulary in one.shape or is_output_bias(one.name, loose=False))
     )
-
-
-def _find_bias(tensors: Tensors, vocabulary: int) -> StoredTensor | None:
-    """Return the output bias: the one of this length, else one whose name says what it is."""
-    found = [one for one in tensors.values() if one.is_values and is_output_bias(one.name)]
-    fitting = [one for one in found if vocabulary in one.shape]
-    certain = [one for one in found if is_output_bias(one.name, loose=False)]
-    return next(iter(fitting or certain), None)

@@ -3,7 +3,7 @@
 To add a rule, write a function of `Facts` that yields findings and add it to `RULES`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,8 +14,9 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, missing_sides
+from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
+KINDS: dict[str, list[str]] = NAMES["kinds"]
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
@@ -26,12 +27,16 @@ ADDED_TOKENS = 0.95  # from this share of the vocabulary on ids may be added tok
 FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
 
+Level = Literal["wrong", "allowed", "note", "fine"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found."""
 
     code: str  # identifies the kind of finding, for programs
-    level: Literal["wrong", "note", "fine"]  # "wrong" makes the checkpoint inconsistent
+    # "wrong" makes the checkpoint inconsistent; "allowed" would, but for --allow.
+    level: Level
     text: str  # a sentence
     fix: str = ""
     loaders: tuple[str, ...] = ()  # what loaders do in this case, a line each
@@ -46,12 +51,12 @@ class Facts:
     claimant: str  # the beginning of a sentence: "config.json says"
     embeddings: Embeddings
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
-    # Of "input" and, if it differs, "output", but none that is packed; of codebooks, by name.
+    # Of "input" and, if it differs, "output", but none that is packed.
     rows: Mapping[str, RowFacts]
     unequal: tuple[str, ...]  # names of further tables that differ from these two
     unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
-    adapter_differs: bool | None  # whether its two whole embeddings differ; None without both
+    packed_alike: bool | None  # whether two packed embeddings are equal; None if unknown
 
     @property
     def configuration(self) -> Configuration:
@@ -89,15 +94,19 @@ class Facts:
     def said(self) -> str:
         """The claimant as it begins a sentence."""
         text = self.claimant
-        return text if text.startswith("config") else text[0].upper() + text[1:]
+        return text if text.endswith("says") else text[0].upper() + text[1:]
 
 
-def findings_of(facts: Facts) -> tuple[Finding, ...]:
+def findings_of(facts: Facts, allowed: Collection[str] = ()) -> tuple[Finding, ...]:
     """Apply all rules; the finding about tying comes first."""
     found = (finding for rule in RULES for finding in rule(facts))
     reader = {"safetensors": "", "GGUF": "llama.cpp"}.get(facts.checkpoint.format, "no loader")
     return tuple(
-        replace(one, loaders=tuple(line for line in one.loaders if line.startswith(reader)))
+        replace(
+            one,
+            level="allowed" if one.level == "wrong" and one.code in allowed else one.level,
+            loaders=tuple(line for line in one.loaders if line.startswith(reader)),
+        )
         for one in found
     )
 
@@ -105,9 +114,7 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
 def _tying(facts: Facts) -> Iterator[Finding]:
     """Report how the embeddings relate, and whether the flags say so."""
     output, comparison = facts.embeddings.output, facts.comparison
-    if facts.embeddings.codebooks:
-        yield _codebooks(facts)
-    elif facts.embeddings.is_draft:
+    if facts.embeddings.is_draft:
         yield _draft(facts)
     elif facts.embeddings.only_head:
         yield _only_head(facts)
@@ -121,18 +128,45 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{claim}."
         yield Finding("different", "fine", text)
     elif comparison is None:
-        packed = " and ".join(
-            f"the {role} embedding is packed: {word}"
-            for role, word in facts.embeddings.packed.items()
-        )
-        text = f"Not comparable: {packed}; its values are not guessed."
-        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
+        yield _packed(facts, output.tensor.name)
     elif not comparison.is_equal and _differing(facts, comparison).size:
         yield _different(facts, output.tensor.name, comparison)
     elif comparison.relation == "scale":
         yield _scaled(facts, comparison)
     else:
         yield _equal(facts, output.tensor.name, comparison)
+
+
+def _packed(facts: Facts, output: str) -> Finding:
+    """Report two embeddings of which one is packed at least."""
+    loaders, claim = loader_lines("packed"), f", and {facts.claimant}"
+    if facts.claim is None:
+        claim = "; no flag says anything"
+    if facts.packed_alike is None:
+        packed = " and ".join(
+            f"the {role} embedding is packed ({word})"
+            for role, word in facts.embeddings.packed.items()
+        )
+        text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
+        text += f" equal is not known{claim}"
+        text += {None: "", True: " tied", False: " untied"}[facts.claim]
+        return Finding("packed", "note", f"{text}.", loaders=loaders)
+    if facts.packed_alike:
+        same = "the two packed embeddings are equal in every byte"
+        if facts.claim is False:
+            fix = f"{facts.configuration.fix(True)}, if it was trained tied"
+            return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
+        tied = " tied" if facts.claim else ""
+        text = f"Tied, stored twice: {same}{claim}{tied}."
+        return Finding("equal", "fine", text, loaders=loaders)
+    differ = "the two embeddings are packed alike and differ"
+    if facts.claim:
+        fix = f"to keep both, {facts.configuration.fix(False)}; drop {output} only if it was never"
+        loaders = loader_lines("tied_but_different")
+        text = f"{facts.said} tied, but {differ}."
+        return Finding("tied-but-different", "wrong", text, f"{fix} trained", loaders)
+    untied = " untied" if facts.claim is False else ""
+    return Finding("different", "fine", f"Untied: {differ}{claim}{untied}.")
 
 
 def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
@@ -159,18 +193,6 @@ def _draft(facts: Facts) -> Finding:
     fix = facts.configuration.fix(False)
     text += f", so it cannot be tied, but {facts.claimant} tied."
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
-
-
-def _codebooks(facts: Facts) -> Finding:
-    """Report a model with an embedding and a head for each codebook, which no loader ties."""
-    pairs = facts.embeddings.codebooks
-    equal = sum(table.tensor.name not in facts.unequal for table, _ in pairs)
-    text = f"Untied: each of {len(pairs)} codebooks has an embedding and a head of its own, and"
-    text += f" {equal or 'none'} of these pairs {'is' if equal < 2 else 'are'} equal"
-    if not facts.claim:
-        return Finding("codebooks", "fine", f"{text}.")
-    text += f"; {facts.claimant} tied, but nothing ties such a model."
-    return Finding("codebooks", "note", text, facts.configuration.fix(False))
 
 
 def _only_head(facts: Facts) -> Finding:
@@ -220,7 +242,8 @@ def _stored_once(facts: Facts) -> Finding:
             " top level."
         )
         fix = configuration.fix(True) + " at the top level"
-        return Finding("top-missing", "wrong", text, fix, loader_lines("top_missing"))
+        level: Level = "note" if configuration.is_tied_in_5 else "wrong"
+        return Finding("top-missing", level, text, fix, loader_lines("top_missing"))
     if facts.claim is None:
         is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
         if is_keras and facts.checkpoint.format == "Keras":
@@ -245,7 +268,8 @@ def _how_equal(comparison: Comparison) -> str:
         f"a slice: the output has the first {comparison.common:,} rows only": extra < 0,
     }
     shown = ", ".join(way for way, holds in ways.items() if holds)
-    return f" after {shown}" if shown else ""
+    signs = f", but for the sign of zeros in {comparison.signs:,} rows" if comparison.signs else ""
+    return f" after {shown}{signs}" if shown else signs
 
 
 def _scaled(facts: Facts, comparison: Comparison) -> Finding:
@@ -348,8 +372,7 @@ def _index_and_files(facts: Facts) -> Iterator[Finding]:
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
     configuration, comparison = facts.configuration, facts.comparison
-    no_flag_counts = facts.headless or facts.embeddings.codebooks
-    if len({flag.tied for flag in configuration.declared}) > 1 and not no_flag_counts:
+    if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
@@ -357,7 +380,9 @@ def _levels(facts: Facts) -> Iterator[Finding]:
         is_lost = is_once and facts.claim is False
         if not (is_lost or any(_is_faulty(own, facts.used) for own in facts.rows.values())):
             fix = configuration.fix(is_once or is_equal)
-        yield Finding("levels-disagree", "wrong", text, fix, loader_lines("levels_disagree"))
+        is_known = configuration.model_type in DEFAULTS["top_counts"]
+        level: Level = "note" if is_known else "wrong"
+        yield Finding("levels-disagree", level, text, fix, loader_lines("levels_disagree"))
 
 
 def _vocabulary(facts: Facts) -> Iterator[Finding]:
@@ -365,7 +390,7 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     embeddings, sizes = facts.embeddings, facts.configuration.vocabularies
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     rows = {table.vocabulary for table in tables}
-    if embeddings.packed or embeddings.is_draft or embeddings.codebooks:
+    if embeddings.packed or embeddings.is_draft:
         return
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
@@ -410,19 +435,22 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
         own = table.tensor.name
-        is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
-        is_apart = configuration.needs_copies and facts.claim is False  # may be trained apart
+        kind = configuration.model_type
+        is_shared = kind in (*KINDS["shared"], *KINDS["shared_if_tied"], *KINDS["tied_in_5"])
+        is_shared |= kind is None and ".shared." in f".{name}"
+        # May be trained apart.
+        is_apart = configuration.needs_copies and facts.claim is False
+        is_apart &= kind not in KINDS["shared_in_4"]
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
         elif configuration.separate or not is_shared or is_apart:
             yield Finding("separate", "fine", f"{own} is a table of its own, as the encoder's.")
         else:
-            text = (
-                f"{own} differs from {name}, but in a model of this kind encoder and decoder share"
-                " one embedding."
-            )
+            text = f"{own} differs from {name}, but in a model of this kind encoder and decoder"
+            text += " share one embedding, in transformers 5 unless it is untied."
             fix = "find out which table was trained, and keep that one"
-            yield Finding("copies-differ", "wrong", text, fix, loaders)
+            lines = loader_lines("copies_differ")
+            yield Finding("copies-differ", "wrong", text, fix, lines)
     for copy in embeddings.copies:
         tensor = copy.table.tensor
         verb = "differs from" if tensor.name in facts.unequal else "repeats"
@@ -468,9 +496,7 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         zeros = np.flatnonzero(own.zero_V)
         if len(zeros) == count:
             text = f"The {role} embedding is dead: all {count:,} rows are zero."
-            fix = "restore it"
-            if not facts.embeddings.codebooks:
-                fix += ", or store the other one in its place if the model was trained tied"
+            fix = "restore it, or store the other one in its place if the model was trained tied"
             yield Finding("dead-table", "wrong", text, fix)
             continue
         zeros = zeros[zeros < facts.used]
@@ -514,60 +540,118 @@ def _unchanged(facts: Facts) -> Iterator[Finding]:
 
 
 def _adapter(facts: Facts) -> Iterator[Finding]:
-    """Report whether an adapter keeps the model tied."""
-    adapter, comparison = facts.adapter, facts.comparison
+    """Report whether an adapter fits the model and keeps it tied."""
+    adapter, comparison, table = facts.adapter, facts.comparison, facts.embeddings.input
     if adapter is None:
         return
+    head = facts.embeddings.output or table
+    wrong_rows = [rows for rows in adapter.rows if rows not in (table.vocabulary, head.vocabulary)]
+    if wrong_rows and not facts.embeddings.packed:
+        text = f"The adapter is for {wrong_rows[0]:,} rows, but {table.tensor.name} has"
+        text += f" {table.vocabulary:,}: it cannot be loaded."
+        fix = "resize the base as it was when the adapter was trained"
+        yield Finding("adapter-size", "wrong", text, fix)
     is_tied = (facts.embeddings.output is None and not facts.headless) or bool(facts.claim)
     if comparison:
         is_tied = comparison.is_equal and facts.claim is not False
     sides = [side for side in ("input", "output") if getattr(adapter, side)]
-    fix = (
-        "train it again with ensure_weight_tying=True, or untie the model first: store both"
-        f" embeddings and {facts.configuration.fix(False)}"
-    )
     if not sides:
         yield Finding("adapter", "fine", "The adapter trains neither embedding.")
-    elif not is_tied or adapter.keeps_tied:
-        why = "keeps both tied (ensure_weight_tying)"
-        if not adapter.keeps_tied:
-            why = "the model has no head" if facts.headless else "the model is untied"
+    elif not is_tied:
+        why = "the model has no head" if facts.headless else "the model is untied"
         text = f"The adapter trains the {' and the '.join(sides)} embedding and {why}."
         yield Finding("adapter", "fine", text)
-    elif adapter.is_tokens and sides == ["input"]:
-        text = (
-            "The adapter trains rows of the input embedding, and PEFT those of the tied head too."
-        )
-        yield Finding("adapter", "note", text, loaders=loader_lines("adapter_tokens"))
-    elif len(sides) == 1:
-        text = (
-            f"The adapter trains one side of a tied pair, the {sides[0]} embedding:"
-            f" {', '.join(adapter.input + adapter.output)}."
-        )
-        yield Finding("adapter-one-side", "wrong", text, fix, loader_lines("adapter_one_side"))
-    elif facts.adapter_differs is False:
-        text = "The adapter has both embeddings of a tied pair, and they are equal."
-        yield Finding("adapter", "fine", text)
     else:
-        text = "The adapter trains the two embeddings of a tied pair separately."
-        yield Finding("adapter-both-sides", "wrong", text, fix, loader_lines("adapter_both_sides"))
+        yield _adapter_of_tied(adapter, sides, facts.configuration.fix(False))
+
+
+def _adapter_of_tied(adapter: Adapter, sides: list[str], untie: str) -> Finding:
+    """Report what merging an adapter of one side, or of both, does to a tied model."""
+    fix = "keep it apart from the model, or untie the model before it is trained: store both"
+    fix += f" embeddings and {untie}"
+    if adapter.is_tokens and sides == ["input"]:
+        text = "The adapter trains rows of the input embedding, and PEFT those of the tied head"
+        return Finding("adapter", "note", f"{text} too.", loaders=loader_lines("adapter_tokens"))
+    if adapter.is_whole and adapter.is_same:
+        text = "The adapter has both embeddings of a tied pair, and they are equal."
+        return Finding("adapter", "fine", text)
+    if adapter.is_whole:
+        text = f"The adapter has a new {' and a new '.join(sides)} embedding for a tied model:"
+        loaders = loader_lines("adapter_unties")
+        return Finding("adapter", "note", f"{text} once merged, that is untied.", fix, loaders)
+    if len(sides) == 1:
+        text = f"The adapter trains one side of a tied pair, the {sides[0]} embedding:"
+        text += f" {', '.join(adapter.input + adapter.output)}."
+        return Finding("adapter-one-side", "wrong", text, fix, loader_lines("adapter_one_side"))
+    text = "The adapter trains the two embeddings of a tied pair separately."
+    if adapter.is_same:
+        text = "The adapter has the same factors for both sides of a tied pair: merging adds them"
+        text += " to the one table twice."
+    return Finding("adapter-both-sides", "wrong", text, fix, loader_lines("adapter_both_sides"))
 
 
 def _bias(facts: Facts) -> Iterator[Finding]:
-    """Report an output bias that has another length, or that a loader drops."""
-    bias, embeddings = facts.embeddings.bias, facts.embeddings
-    if bias is None:
-        return
-    rows, size = (embeddings.output or embeddings.input).vocabulary, facts.configuration.vocabulary
-    if rows not in bias.shape and size not in bias.shape:
-        length, kind = max(bias.shape, default=0), facts.configuration.model_type
-        text = f"The output bias {bias.name} has {length:,} entries, the output embedding {rows:,}."
-        fix = "resize both to the size of the tokenizer"
-        yield Finding("bias-size", "wrong" if kind and size == rows else "note", text, fix)
-    elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
-        yield Finding(
-            "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
-        )
+    """Report output biases that have another length, or that a loader drops or misses."""
+    embeddings, size = facts.embeddings, facts.configuration.vocabulary
+    rows, biases = (embeddings.output or embeddings.input).vocabulary, embeddings.biases
+    lengths = {max(bias.shape, default=0) for bias in biases}
+    for bias in biases:
+        if rows not in bias.shape and (size not in bias.shape or len(lengths) > 1):
+            length, kind = max(bias.shape, default=0), facts.configuration.model_type
+            text = f"The output bias {bias.name} has {length:,} entries, the output embedding"
+            fix = "resize both to the size of the tokenizer"
+            is_wrong = kind and size == rows
+            yield Finding("bias-size", "wrong" if is_wrong else "note", f"{text} {rows:,}.", fix)
+        elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
+            yield Finding(
+                "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
+            )
+    is_apart = facts.claim is False and facts.configuration.model_type in KINDS["own_bias"]
+    in_bert = [bias for bias in biases if is_apart and "cls.predictions." in bias.name]
+    values = {bias.read(...).tobytes() for bias in in_bert if len(lengths) == 1}
+    if len(values) > 1:
+        names = " and ".join(bias.name for bias in biases)
+        text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."
+        fix = "store the one of the decoder under both names"
+        yield Finding("bias-differs", "wrong", text, fix, loader_lines("bias_differs"))
+    if is_apart and (lost := missing_bias(embeddings)):
+        text = f"{facts.said} untied, so transformers 5 looks for the output bias under the name"
+        text += f" {lost}, which is not stored."
+        fix = f"store {biases[0].name} as {lost}, too"
+        yield Finding("bias-missing", "wrong", text, fix, loader_lines("bias_missing"))
+
+
+def missing_bias(embeddings: Embeddings) -> str:
+    """Return the name under which transformers 5 misses the bias of an untied encoder's head.
+
+    The bias stands beside the `decoder` that has the table; untied, that has a bias of its own.
+    """
+    if embeddings.output is None:
+        return ""
+    module = embeddings.output.tensor.name.removesuffix(".weight")
+    stem, found, _ = module.rpartition(".decoder")
+    names = {bias.name for bias in embeddings.biases}
+    own = f"{module}.bias"
+    return own if found and f"{stem}.bias" in names and own not in names else ""
+
+
+def _flag_types(facts: Facts) -> Iterator[Finding]:
+    """Report a flag whose value is neither true nor false."""
+    for flag in facts.configuration.declared:
+        if flag.is_text or flag.value == "null":
+            text = f"{flag.text} is neither true nor false: Python takes it for"
+            text += f" {'tied' if flag.tied else 'untied'}."
+            fix = f"write {flag.name} as true or false"
+            yield Finding("flag-type", "wrong" if flag.is_text else "note", text, fix)
+
+
+def _token_list(facts: Facts) -> Iterator[Finding]:
+    """Report a GGUF whose list of tokens has another length than its embedding."""
+    tokens, rows = facts.checkpoint.tokens, facts.embeddings.input.vocabulary
+    if tokens is not None and tokens != rows:
+        text = f"The list of tokens has {tokens:,} entries, the embedding {rows:,} rows."
+        fix = "convert the model again with the tokenizer that belongs to it"
+        yield Finding("token-list", "wrong", text, fix, loader_lines("token_list"))
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -581,6 +665,17 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _unchanged,
     _adapter,
     _bias,
+    _flag_types,
+    _token_list,
+)
+# Codes of findings that make a checkpoint inconsistent.
+CAUSES = tuple(
+    "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
+    " copies-differ"
+    " dead-table draft-tied flag-type half-resized index-without-tensor levels-disagree no-input"
+    " no-shared-table not-finite shared-alone tensor-without-index tied-but-different"
+    " tied-but-scaled token-list top-missing untied-but-equal untied-but-once untrained-shard"
+    " vocabulary zero-rows".split()
 )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxtie.audit.headers import is_count, reason_of
-from jaxtie.audit.knowledge import FLAGS, NAMES, tied_by_default
-from jaxtie.config import UserError, check
+from jaxtie.audit.headers import is_count, parse_json
+from jaxtie.audit.knowledge import DEFAULTS, FLAGS, NAMES, tied_by_default
+from jaxtie.config import check
 
 CONFIG_LIMIT = 100_000_000  # bytes
 MAX_DEPTH = 6
-UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
+CONFIGS = ("config.json", "params.json")  # of Hugging Face, of Mistral
 TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
 DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
 ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
@@ -43,7 +43,8 @@ class LevelFlag:
 
     level: str  # dotted path; empty at the top
     name: str
-    tied: bool | None  # None if the flag is missing
+    tied: bool | None  # None if the flag is missing; of null and of texts, what Python makes of it
+    value: str  # in JSON; `missing` if it is
     # Whether the level describes the language model. Levels of vision and sound often contain the
     # defaults of their classes, which mean nothing.
     counts: bool = True
@@ -51,8 +52,12 @@ class LevelFlag:
     @property
     def text(self) -> str:
         """`text_config.tie_word_embeddings: true`, as in JSON."""
-        value = "missing" if self.tied is None else str(self.tied is FLAGS[self.name]).lower()
-        return f"{self.level}{'.' if self.level else ''}{self.name}: {value}"
+        return f"{self.level}{'.' if self.level else ''}{self.name}: {self.value}"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the value is neither true, false, null nor missing."""
+        return self.value not in ("true", "false", "null", "missing")
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Configuration:
     decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
     scales_apart: bool = False  # whether a flag of its own scales the logits, in transformers 5
-    untied: bool = False  # whether --untie has copied one embedding
+    name: str = "config.json"  # of the file
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -90,6 +95,12 @@ class Configuration:
     def is_always_tied(self) -> bool:
         """Whether the model's class ties without looking at a flag."""
         return self.model_type in NAMES["kinds"]["always_tied"]
+
+    @property
+    def is_tied_in_5(self) -> bool:
+        """Whether transformers 5 ties models of this type if the top level has no flag."""
+        kind = self.model_type
+        return kind in DEFAULTS["tied_in_5"] or bool(tied_by_default(kind))
 
     @property
     def needs_copies(self) -> bool:
@@ -113,15 +124,15 @@ class Configuration:
             return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
             kind = self.decoder_type or self.model_type
-            version = " 4" if kind in NAMES["kinds"]["changed_in_5"] else ""
+            version = " 4" if kind in DEFAULTS["changed_in_5"] else ""
             return f"{kind} models in transformers{version}, where config.json has no flag, are"
-        return "config.json says"
+        return f"{self.name} says"
 
     def factor(self, tied: bool) -> str:
         """Return what another flag does to a factor of the logits; empty without a factor."""
         if self.model_type not in NAMES["kinds"]["scaled"]:
             return ""
-        is_old = self.scales_apart or self.model_type in NAMES["kinds"]["changed_in_5"]
+        is_old = self.scales_apart or self.model_type in DEFAULTS["changed_in_5"]
         version = " in transformers 4" if is_old else ""
         return f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
 
@@ -133,7 +144,9 @@ class Configuration:
         also += f" (which also {self.factor(tied)})" if self.factor(tied) else ""
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
-        where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
+        where = f"{self.name}{also}"
+        if self.decoder_type:
+            where = f"the decoder's level of {self.name}"
         return f"set {name}: {str(tied is FLAGS[name]).lower()} in {where}"
 
 
@@ -147,39 +160,43 @@ def read_json(path: Path) -> dict[str, Any]:
         path.stat().st_size <= CONFIG_LIMIT,
         f"{path}: is above {CONFIG_LIMIT // 10**6} MB; not a configuration",
     )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: is not valid JSON ({reason_of(error)}); repair or remove it"
-        ) from None
-    check(isinstance(content, dict), f"{path}: is not a JSON object; repair or remove it")
-    return content
+    return parse_json(path.read_bytes(), f"{path}: is no JSON object", "repair or remove it")
 
 
-def read_configuration(path: Path) -> Configuration:
-    """Read a `config.json`; return an empty configuration if there is none."""
-    if not path.is_file():
-        return Configuration()
-    content = read_json(path)
+def find_configuration(folder: Path) -> Path | None:
+    """Return the `config.json` of a folder, or Mistral's `params.json`; None without."""
+    return next((path for name in CONFIGS if (path := folder / name).is_file()), None)
+
+
+def read_configuration(path: Path | None) -> Configuration:
+    """Read a configuration; return an empty one if there is no file."""
+    return Configuration() if path is None else configuration_of(read_json(path), path)
+
+
+def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
+    """Return what a configuration says about tying."""
     flags, sizes, used, architectures = [], [], [], []
     model_type = _type(content)
     decoder = content.get("decoder") if model_type in NAMES["kinds"]["composite"] else None
     decoder_type = _type(decoder) if isinstance(decoder, dict) else None
     for level, table in levels_of(content):
-        present = [name for name in FLAGS if isinstance(table.get(name), bool)]
+        present = [name for name in FLAGS if not isinstance(table.get(name, {}), dict | list)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
-        is_other = any(word in last for word in OTHER_LEVELS)
-        counts = not level or last in LANGUAGE_LEVELS or (bool(found) and not is_other)
+        is_other = any(word in level for word in OTHER_LEVELS)
+        counts = not level or (not is_other and (last in LANGUAGE_LEVELS or bool(found)))
         counts = level == "decoder" if decoder_type else counts
-        flags += [LevelFlag(level, name, table[name] is FLAGS[name], counts) for name in present]
+        flags += [
+            LevelFlag(level, name, bool(table[name]) is FLAGS[name], _json(table[name]), counts)
+            for name in present
+        ]
         sizes += found
         if counts or not level:
             used += _sizes(table, DECODER_SIZE_KEYS) or _sizes(table, TRUE_SIZE_KEYS)
             architectures.append(table.get("architectures"))
         if not present and (not level or (last in LANGUAGE_LEVELS and found)):
-            flags.append(LevelFlag(level, "tie_word_embeddings", None))
+            name = "tied_embeddings" if path.name == CONFIGS[1] else "tie_word_embeddings"
+            flags.append(LevelFlag(level, name, None, "missing"))
     return Configuration(
         path,
         tuple(flags),
@@ -192,8 +209,12 @@ def read_configuration(path: Path) -> Configuration:
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
         "scale_decoder_outputs" in content,
-        UNTIED in content,
+        path.name,
     )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)[:40]
 
 
 def _type(table: Mapping[str, Any]) -> str | None:

@@ -55,20 +55,20 @@ GGUF_DTYPES = {  # the other types are blocks of quantised values
     28: np.float64,
     30: ml_dtypes.bfloat16,
 }
-GGUF_BLOCKS = {
-    2: "Q4_0",
-    3: "Q4_1",
-    6: "Q5_0",
-    7: "Q5_1",
-    8: "Q8_0",
-    10: "Q2_K",
-    11: "Q3_K",
-    12: "Q4_K",
-    13: "Q5_K",
-    14: "Q6_K",
-    20: "IQ4_NL",
-    23: "IQ4_XS",
-    39: "MXFP4",
+GGUF_BLOCKS = {  # name, values and bytes of a block: ggml-org/ggml, src/ggml-common.h
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136),
+    39: ("MXFP4", 32, 17),
 }
 GGUF_SCALARS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?")))
 GGUF_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
@@ -123,7 +123,7 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
             start <= size,
             f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
-        header = _parse_json(file.read(length))
+        header = parse_json(file.read(length), "its header cannot be read", NOT_SAFETENSORS)
         metadata = header.pop("__metadata__", None)
         metadata = {} if metadata is None else metadata
         check(
@@ -136,25 +136,29 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     return entries, metadata
 
 
-def _parse_json(text: bytes) -> dict[str, Any]:
+def parse_json(text: bytes, what: str, advice: str) -> dict[str, Any]:
+    """Return the JSON object in a file that nobody vouches for.
+
+    Raises:
+      UserError: if it is not one, names something twice, or has millions of items; `what`
+        (a reason); `advice`.
+    """
+
     def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             raise ValueError("a name occurs twice")
         return found
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not valid JSON")
-
     items = sum(map(text.count, (b",", b"[", b"{")))  # at least; commas in names count, too
-    check(items <= MOST_ITEMS, f"its header has {items:,} items; {NOT_SAFETENSORS}")
+    check(items <= MOST_ITEMS, f"{what} ({items:,} items); {advice}")
     try:
-        header = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=refuse)
+        found = json.loads(text.decode(), object_pairs_hook=unique)
+        if not isinstance(found, dict):
+            raise ValueError("it is another value")
     except (ValueError, RecursionError) as error:
-        reason = reason_of(error)
-        raise UserError(f"its header cannot be read ({reason}); {NOT_SAFETENSORS}") from None
-    check(isinstance(header, dict), f"its header is not a JSON object; {NOT_SAFETENSORS}")
-    return header
+        raise UserError(f"{what} ({reason_of(error)}); {advice}") from None
+    return found
 
 
 def reason_of(error: Exception) -> str:
@@ -304,12 +308,13 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         for name, shape, kind, offset in declared:
             dtype = np.dtype(GGUF_DTYPES[kind]) if kind in GGUF_DTYPES else None
             begin = start + offset
-            end = begin if dtype is None else begin + math.prod(shape) * dtype.itemsize
+            block = GGUF_BLOCKS.get(kind, (f"GGML type {kind}", 1, 0))
+            stored, values, size_of = block if dtype is None else (dtype.name, 1, dtype.itemsize)
+            end = begin + math.prod(shape) // values * size_of
             check(
                 end <= size,
                 f"tensor {_quote(name)} runs past the end of the file: truncated; {AGAIN}",
             )
-            stored = GGUF_BLOCKS.get(kind, f"GGML type {kind}") if dtype is None else dtype.name
             entries.append(Entry(name, shape, dtype, stored, begin, end))
         names = len({entry.name for entry in entries})
         is_unique = names == len(entries) and len(metadata) == pair_count

@@ -23,11 +23,13 @@ class Pattern:
     text: str  # its parts, separated by dots, without the leaf (`weight`, `kernel`, ...)
     models: str  # some models that use it
     source: str  # where to look it up
+    head: str = ""  # module of the head that transformers expects if this one is untied
     loose: bool = False  # whether it counts only if the shape fits the input embedding
     transposed: bool = False  # whether the table is D × V even if the leaf does not say so
 
 
 NAMES = _load("names.toml")
+DEFAULTS: dict[str, list[str]] = _load("defaults.toml")
 INPUTS = tuple(Pattern(text, **row) for text, row in NAMES["input"].items())
 OUTPUTS = tuple(Pattern(text, **row) for text, row in NAMES["output"].items())
 BIASES: list[str] = NAMES["biases"]
@@ -47,10 +49,13 @@ def split_name(name: str) -> list[str]:
 @functools.lru_cache(2**18)
 def _split(name: str) -> tuple[str, ...]:
     plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\[\]'\"]*)['\"]?\]", r".\1", name))
-    # The variables of a ReversibleEmbedding in a Keras file are numbered: the table, its scale if
-    # it is quantised, the reverse table and its scale.
-    plain = re.sub(r"(token_embedding)[./]vars[./]0$", r"\1", plain)
-    plain = re.sub(r"(token_embedding)[./]vars[./][12]$", r"\1.reverse_embeddings", plain)
+    # Keras numbers the variables of a layer: of a ReversibleEmbedding the table, its scale if it
+    # is quantised, the reverse table and its scale.
+    plain = re.sub(r"((?:token|reversible)_embedding)(_\d+)?[./]vars[./]", r"\1.vars.", plain)
+    plain = re.sub(r"((?:token|reversible)_embedding).vars.0$", r"\1", plain)
+    plain = re.sub(r"((?:token|reversible)_embedding).vars.[12]$", r"\1.reverse_embeddings", plain)
+    plain = re.sub(r"(embedding(?:_\d+)?)[./]vars[./]0$", r"\1.embeddings", plain)
+    plain = re.sub(r"(dense(?:_\d+)?)[./]vars[./]0$", r"\1.kernel", plain)
     parts = [part for part in re.split(r"[./]", plain) if part]
     if len(parts) > 1 and parts[-1] in ("value", "array"):  # of a variable of NNX, of Haliax
         parts.pop()
@@ -103,6 +108,27 @@ def missing_sides(name: str, stored: Collection[str]) -> list[str]:
     return [side for side in sides if side not in stored]
 
 
+def head_of(name: str) -> str:
+    """Return the name of the head that transformers expects next to an input embedding.
+
+    Empty if it is not known: without the prefix of its base model, a name may be another class's.
+    """
+    match = match_name(name, INPUTS)
+    if match is None or not match[0].head or match[1] != "weight":
+        return ""
+    pattern = match[0]
+    prefix = name.removesuffix(f"{pattern.text}.weight")
+    if prefix not in NAMES["prefixes"] or not (prefix or pattern.text == "shared"):
+        return ""
+    return f"{NAMES['prefixes'][prefix]}{pattern.head}.weight"
+
+
+def is_transform(name: str) -> bool:
+    """Return whether a tensor belongs to a head that transforms hidden states before its table."""
+    parts = split_name(name)
+    return is_model_level(parts) and bool(set(parts[:-1]) & set(NAMES["kinds"]["transforms"]))
+
+
 def _ends_with(parts: list[str], text: str) -> bool:
     words = text.split(".")
     return parts[-len(words) :] == words
@@ -138,9 +164,9 @@ def is_output_bias(name: str, *, loose: bool = True) -> bool:
 
 def tied_by_default(model_type: str | None) -> bool | None:
     """Return whether transformers ties models of this type without a flag; None if unknown."""
-    if model_type in NAMES["defaults"]["tied"]:
+    if model_type in DEFAULTS["tied"]:
         return True
-    return False if model_type in NAMES["defaults"]["untied"] else None
+    return False if model_type in DEFAULTS["untied"] else None
 
 
 def loader_lines(condition: str, kind: str | None = None) -> tuple[str, ...]:

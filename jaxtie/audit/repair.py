@@ -3,16 +3,16 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, link_target
+from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, link_target
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import describe_ids, find_shard
-from jaxtie.audit.flags import UNTIED, levels_of, read_json
+from jaxtie.audit.flags import levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
 from jaxtie.audit.knowledge import (
     FLAGS,
@@ -20,15 +20,16 @@ from jaxtie.audit.knowledge import (
     NAMES,
     OUTPUTS,
     copied_role,
+    head_of,
+    is_transform,
     match_name,
     missing_sides,
     split_name,
 )
-from jaxtie.audit.repair_orbax import Copied, copy_item
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
-HEADS: dict[str, str] = NAMES["untied_heads"]
+Copied = Callable[[int], None]  # called with the number of bytes that were written
 MARK = "one embedding is a copy of the other"
 PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
@@ -42,13 +43,13 @@ IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
 ONCE = ("once", "lone", LOST, "top-missing")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
-KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only", "codebooks")
+KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Findings of which the advice is one thing, if there is one, and the option that does it.
 ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
-ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing", "codebooks"), "flags")
+ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing"), "flags")
 # Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
 SHOWN = 5
@@ -81,7 +82,7 @@ def write_repaired(
     names: tuple[str | None, str | None] = (None, None),
     progress: Progress = lambda *_: None,
 ) -> tuple[Audit, str]:
-    """Write a repaired copy of a folder of safetensors, or of an Orbax step, and audit it.
+    """Write a repaired copy of a folder of safetensors, and audit it.
 
     Args:
       path: the checkpoint, which is not changed.
@@ -104,12 +105,13 @@ def write_repaired(
     plan = _reach_sides(found, plan_repair(found, how))
     _check_flag(found, plan)
     _check_alone(found, plan)
+    _check_head(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     plan = replace(plan, notes=tuple(_notes(found, plan, files)))
-    size, item = sum((folder / name).stat().st_size for name in files), _orbax_item(found)
+    size = sum((folder / name).stat().st_size for name in files)
     size += found.verdict.embeddings.input.tensor.size * len(plan.add)
-    if plan.drop and not item:  # an array may be compressed
+    if plan.drop:
         size -= found.checkpoint.tensors[plan.drop].size
     free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
     check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
@@ -126,13 +128,8 @@ def write_repaired(
 
     try:
         target.mkdir()
-        if item:
-            copies = dict.fromkeys(plan.add, plan.source)
-            copy_item(item, target / item.relative_to(folder), plan.drop, copies, copied)
         for name in files:
-            is_config = folder / name == found.checkpoint.configuration.path
-            if is_config or not (item and (folder / name).is_relative_to(item)):
-                _write_file(found, plan, name, target, copied)
+            _write_file(found, plan, name, target, copied)
         copied(size)
         kept = [None if name == plan.drop else name for name in names]
         result = audit(target, names=(kept[0], kept[1]), progress=progress)
@@ -149,24 +146,13 @@ def write_repaired(
     return replace(result, checkpoint=replace(result.checkpoint, path=new)), plan.text
 
 
-def _orbax_item(found: Audit) -> Path | None:
-    """Return the folder of arrays of an Orbax checkpoint; None for another format."""
-    table = found.verdict.embeddings.input.tensor
-    return table.file if found.checkpoint.format == "Orbax" else None
-
-
 def _check_paths(found: Audit, new: Path) -> None:
     checkpoint, folder = found.checkpoint, found.checkpoint.path
-    config, item = checkpoint.configuration.path, _orbax_item(found)
+    config = checkpoint.configuration.path
     is_folder = checkpoint.format == "safetensors" and folder.is_dir() and config is not None
     check(
-        is_folder or item is not None,
-        f"{folder}: only a folder of safetensors with a config.json, or an Orbax step, can be"
-        " written anew",
-    )
-    check(
-        config is None or config.is_relative_to(folder),
-        f"{folder}: its config.json is outside; give {config and config.parent}",
+        is_folder,
+        f"{folder}: only a folder of safetensors with a config.json can be written anew",
     )
     check(not os.path.lexists(new), f"--write {new}: exists; give a name that does not")
     check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
@@ -178,9 +164,6 @@ def _check_paths(found: Audit, new: Path) -> None:
         for one in sorted(folder.glob("*.safetensors"))
         if one.name not in own and not one.name.startswith(ADAPTER)
     ]
-    if item:
-        marks = (path.parent for path in sorted(folder.rglob("_METADATA")))
-        further = [str(place.relative_to(folder)) for place in marks if place != item]
     several = len(list(folder.glob(f"*{INDEX}"))) > 1
     check(
         not further and not several,
@@ -196,20 +179,17 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     _check_certain(found)
     asked, how = f"--{how or 'write'}", how or _advised(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
-    is_flagged = bool(found.checkpoint.configuration.path)
-    check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
     check(not is_lost or tied, f"{where}: {asked} would change the model: {first.text} {IF_LOST}")
     is_lone = first.code == "lone" and how != "untie"
     check(not is_lone, f"{where}: nothing to repair: {first.text}")
     if how == "flags" or (first.code in DIFFERENT and not tied):
-        return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy", "codebooks"))
+        return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy"))
     if first.code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
     # A copy of packed values would lack their scales.
     if first.code in (*ONCE, "head-only") and (tied or not embeddings.packed):
-        added = embeddings.alias or HEADS.get(only) or _other_side(only)
-        known = ", ".join([*HEADS, "and embedding.input of jaxtie"])
-        what = f"{asked} knows no other name for {only}; it knows {known}"
+        added = embeddings.alias or head_of(only)
+        what = f"{asked} does not know the name of the head that belongs to {only}"
         if embeddings.only_head:
             what = f"only the head, {only}, is stored; store it as the input embedding, too"
         check(bool(added), f"{where}: {what}")
@@ -218,12 +198,6 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
         what = f"{asked} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
-
-
-def _other_side(name: str) -> str:
-    """Return the name of the output embedding of a jaxtie.Embedding; empty for another name."""
-    start, found, end = name.rpartition("embedding.input")
-    return f"{start}embedding.output{end}" if found else ""
 
 
 def _reach_sides(found: Audit, plan: Plan) -> Plan:
@@ -286,9 +260,8 @@ def _module(name: str) -> list[str]:
 def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     """Yield the notes of the report: flags, further changes, losses, files left as they are."""
     verdict, configuration = found.verdict, found.checkpoint.configuration
-    comparison, item = verdict.comparison, _orbax_item(found)
-    if configuration.path:
-        yield f"every flag says {'tied' if plan.tied else 'untied'}"
+    comparison = verdict.comparison
+    yield f"every flag says {'tied' if plan.tied else 'untied'}"
     if plan.drop and comparison and len(comparison.differing):
         ids, common = comparison.differing, comparison.common
         rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common)})"
@@ -300,7 +273,7 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
         yield f"kept {', '.join(kept)}, equal to {verdict.embeddings.input.tensor.name}"
     own = {tensor.file for tensor in found.checkpoint.tensors.values()}
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
-    left = [one for one in paths if one not in own and not (item and one.is_relative_to(item))]
+    left = [one for one in paths if one not in own]
     if left:
         names = [str(one.relative_to(found.checkpoint.path)) for one in left[:SHOWN]]
         more = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
@@ -350,12 +323,34 @@ def _check_flag(found: Audit, plan: Plan) -> None:
         f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
-    is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
+    is_new = configuration.claim is not plan.tied
     is_lost = first.code == LOST and plan.tied  # it cannot run as it is
     check(
         configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,
         f"{found.checkpoint.path}: {configuration.model_type} models divide the decoder's output by"
         " √D if they are tied, so another flag would change the logits",
+    )
+
+
+def _check_head(found: Audit, plan: Plan) -> None:
+    """Refuse to change a head with a transform or a bias, unless reloads have shown what happens.
+
+    A loader may look for its bias under another name, or in another class.
+    """
+    configuration, embeddings = found.checkpoint.configuration, found.verdict.embeddings
+    if configuration.claim is plan.tied and not plan.drop and not plan.add:
+        return
+    more = [bias.name for bias in embeddings.biases]
+    more += [name for name in found.checkpoint.tensors if is_transform(name)]
+    kind = configuration.model_type
+    check(
+        kind not in NAMES["kinds"]["changed"],
+        f"{found.checkpoint.path}: copies of {kind} models did not keep their logits",
+    )
+    check(
+        not more or kind in NAMES["kinds"]["reloaded"],
+        f"{found.checkpoint.path}: its head has {more[0] if more else ''}, too, and what loaders do"
+        f" with it in {kind or 'such'} models after a change of tying was not tried",
     )
 
 
@@ -438,9 +433,6 @@ def _copy_parts(
 def _new_config(found: Audit, path: Path, plan: Plan) -> dict[str, Any]:
     """Return config.json with every flag that counts, also those that are missing."""
     content = read_json(path)
-    content.pop(UNTIED, None)
-    if plan.is_copy and _orbax_item(found):  # a file of safetensors is marked itself
-        content[UNTIED] = MARK
     for level, table in list(levels_of(content)):
         for flag in found.checkpoint.configuration.flags:
             if flag.level == level and flag.counts:

@@ -25,6 +25,7 @@ from jaxtie.audit.headers import (
     TOO_MANY,
     Entry,
     is_count,
+    parse_json,
     read_gguf,
     read_safetensors,
     reason_of,
@@ -37,6 +38,7 @@ UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mappe
 # is believed.
 BELIEVED_BYTES, BELIEVED_RATIO = 2**28, 2000
 GROUP_DEPTH = 64  # of an HDF5 file
+KERAS_LIMIT = 2**26  # bytes of the configuration in a .keras file
 # Types that can be compared; eight bits need a scale.
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
@@ -66,6 +68,7 @@ class StoredTensor:
     stored: str  # the type in the format's words
     file: Path
     read: Callable[[Any], np.ndarray]  # returns the rows and columns of an index
+    bytes_of_row: int = 0  # if `read` returns rows of packed bytes instead
 
     @property
     def is_values(self) -> bool:
@@ -102,8 +105,8 @@ def _mapped(path: Path) -> Callable[[Entry], StoredTensor]:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def read(entry: Entry, at: Any) -> np.ndarray:
-        rows = np.ndarray(entry.shape, entry.dtype, mapped(), entry.begin)[at].copy()
+    def read(entry: Entry, shape: tuple[int, ...], at: Any) -> np.ndarray:
+        rows = np.ndarray(shape, entry.dtype or np.uint8, mapped(), entry.begin)[at].copy()
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
         if hasattr(mmap, "MADV_DONTNEED"):
@@ -111,8 +114,12 @@ def _mapped(path: Path) -> Callable[[Entry], StoredTensor]:
         return rows
 
     def tensor(entry: Entry) -> StoredTensor:
-        own = functools.partial(read, entry)
-        return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, own)
+        shape, row = entry.shape, 0
+        if entry.dtype is None and len(shape) == 2 and shape[0]:
+            row = (entry.end - entry.begin) // shape[0]
+            shape = (shape[0], row)
+        own = functools.partial(read, entry, shape)
+        return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, own, row)
 
     return tensor
 
@@ -203,8 +210,32 @@ def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, columns_first and len(shape) > 1, dtype
 
 
-def from_keras(path: Path) -> Stored:
+def from_keras_archive(path: Path) -> Stored:
+    """Return the datasets in a `.keras` file, and its configuration as metadata.
+
+    Raises:
+      UserError: if it is damaged, or its weights are compressed, as Keras does not do it.
+    """
+    refuse_pointer(path)
+    with _readable(path, ".keras"):
+        archive = zipfile.ZipFile(path)  # stays open as long as the datasets in it
+        weights = archive.getinfo("model.weights.h5")
+        is_plain = weights.compress_type == zipfile.ZIP_STORED
+        check(is_plain, f"{path}: its weights are compressed; save it with Keras")
+        size = archive.getinfo("config.json").file_size
+        check(size <= KERAS_LIMIT, f"{path}: its config.json has {size:,} bytes; not a model")
+        config = parse_json(
+            archive.read("config.json"), f"{path}: its config.json cannot be read", "save it again"
+        )
+        return from_keras(path, archive.open(weights))[0], config
+
+
+def from_keras(path: Path, content: Any = None) -> Stored:
     """Return the datasets of an HDF5 file, as Keras writes it, under all their names.
+
+    Args:
+      path: the file.
+      content: the open file, if it is part of the one at `path`.
 
     Raises:
       UserError: if it is not an HDF5 file, is damaged, or points to other files.
@@ -214,7 +245,7 @@ def from_keras(path: Path) -> Stored:
     refuse_pointer(path)
     found: list[StoredTensor] = []
     with _readable(path, "HDF5"):
-        file = h5py.File(path, "r")  # stays open as long as its datasets
+        file = h5py.File(content or path, "r")  # stays open as long as its datasets
         waiting, seen = [("", file, 0)], 0
         while waiting:
             name, node, depth = waiting.pop()

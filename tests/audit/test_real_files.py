@@ -112,7 +112,7 @@ FILES = {
         ["holds no checkpoint"],
     ),
     "iglm": (with_bytes("pytorch_model.bin", b"PK\3\4"), [], 2, ["is a pickle"]),
-    "keras": (with_bytes("model.keras", b"PK\3\4"), [], 2, ["in no supported format"]),
+    "keras": (with_bytes("model.keras", b"PK\3\4"), [], 2, ["cannot be read as .keras"]),
     "names of its own": (in_safetensors(OWN_NAMES), [], 2, ["dimensions: 'word_emb_table'"]),
 }
 

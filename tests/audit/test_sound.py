@@ -1,6 +1,9 @@
 """Sound checkpoints under many names and in every format raise no false alarm."""
 
+import io
 import json
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
@@ -583,7 +586,7 @@ PACKED = np.zeros(A.shape, np.uint8)
     [
         ("different", {"token_embd.weight": A, "output.weight": B, "output_norm.weight": F32_A[0]}),
         ("once", {"token_embd.weight": PACKED}),
-        ("packed", {"token_embd.weight": PACKED, "output.weight": PACKED}),
+        ("equal", {"token_embd.weight": PACKED, "output.weight": PACKED}),
     ],
     ids=["two", "one packed", "two packed"],
 )
@@ -637,3 +640,76 @@ def test_untied_embeddings_may_differ_by_a_scale(tmp_path):
     third = (F32_A / 3).astype(ml_dtypes.bfloat16)
     found = audit_folder(tmp_path, {E: A, H: third}, UNTIED)
     assert found.status == 0 and found.verdict.main.code == "scaled"
+
+
+def keras_file(path: Path, variables: Mapping[str, np.ndarray], tied: bool | None) -> Path:
+    """Write a .keras file as Keras 3.15 does, with a ReversibleEmbedding if `tied` is given."""
+    with zipfile.ZipFile(path, "w") as archive:
+        stored = io.BytesIO()
+        with h5py.File(stored, "w") as file:
+            for name, array in variables.items():
+                file[f"layers/{name}"] = array
+        layers = [{"class_name": "Dense", "config": {"units": 9}}]
+        if tied is not None:
+            layer = {"tie_weights": tied, "input_dim": VOCABULARY}
+            layers.append({"class_name": "ReversibleEmbedding", "config": layer})
+        archive.writestr("metadata.json", "{}")
+        config = {"class_name": "Functional", "config": {"layers": layers}}
+        archive.writestr("config.json", json.dumps(config))
+        archive.writestr("model.weights.h5", stored.getvalue())
+    return path
+
+
+KERAS_3 = {  # variables as Keras 3.15.1 writes them, the flag, the code
+    "Embedding, LSTM, Dense": (
+        {"embedding/vars/0": F32_A, "lstm/cell/vars/0": F32_A[:16], "dense/vars/0": F32_B.T},
+        None,
+        "different",
+    ),
+    "positions, too": (
+        {"embedding/vars/0": F32_A, "embedding_1/vars/0": F32_A[:8], "dense/vars/0": F32_B.T},
+        None,
+        "different",
+    ),
+    "two Dense": (
+        {"embedding/vars/0": F32_A, "dense/vars/0": F32_A[:16], "dense_1/vars/0": F32_B.T},
+        None,
+        "different",
+    ),
+    "ReversibleEmbedding, tied": ({"reversible_embedding/vars/0": F32_A}, True, "once"),
+    "ReversibleEmbedding, untied": (
+        {"reversible_embedding_1/vars/0": F32_A, "reversible_embedding_1/vars/1": F32_B.T},
+        False,
+        "different",
+    ),
+    "ReversibleEmbedding, a head that is lost": (
+        {"reversible_embedding/vars/0": F32_A},
+        False,
+        "untied-but-once",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KERAS_3)
+def test_files_of_keras_3(tmp_path, case):
+    variables, tied, code = KERAS_3[case]
+    path = keras_file(tmp_path / "model.keras", variables, tied)
+    for given in (path, tmp_path):
+        found = audit(given)
+        assert found.verdict.main.code == code and found.status == (code == "untied-but-once")
+        assert found.checkpoint.configuration.claim is tied
+    if tied is not None:
+        assert "model.keras says" in found.verdict.main.text
+
+
+def test_a_keras_file_whose_weights_are_compressed_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", bytes(999))
+    with pytest.raises(UserError, match="its weights are compressed; save it with Keras"):
+        audit(tmp_path / "model.keras")
+
+
+def test_the_flat_names_of_gemma_in_jax(tmp_path):
+    write_array(tmp_path, "transformer/embedder.input_embedding", F32_A)
+    assert audit(tmp_path).verdict.main.code == "lone"

@@ -1,6 +1,7 @@
 """Broken checkpoints as public issue threads describe them: the verdict and the fix."""
 
 import json
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from checkpoints import (
     B,
     E,
     H,
+    Tensors,
     V,
     audit_folder,
     codes,
@@ -25,8 +27,10 @@ from checkpoints import (
     write_shards,
 )
 
+from jaxtie.audit import findings
 from jaxtie.audit.audit import Audit, audit
-from jaxtie.audit.findings import Finding
+from jaxtie.audit.command import lines_of
+from jaxtie.audit.findings import CAUSES, Finding
 
 LLAMA = V | {"model_type": "llama"}
 VISION = "model.language_model.embed_tokens.weight"
@@ -79,7 +83,7 @@ BROKEN = {
     ),
     "transformers 43429: flag only in text_config": (
         {VISION: A},
-        {"model_type": "mistral3", "text_config": V | TIED},
+        {"model_type": "vision", "text_config": V | TIED},
         {"top-missing"},
         "the flag that says tied is in a nested configuration",
         "set tie_word_embeddings: true in config.json at the top level",
@@ -379,27 +383,135 @@ def test_gguf_of_an_architecture_that_needed_an_output(tmp_path, architecture, i
 
 
 @pytest.mark.parametrize("leaf", ["weight_packed", "qweight"])
-def test_packed_output_is_not_comparable(tmp_path, leaf):
+def test_packed_output_next_to_values_is_not_known(tmp_path, leaf, capsys):
     """llm-compressor 2835: nothing is guessed."""
     packed = np.zeros((VOCABULARY, 4), np.int32)
     tensors = {E: A, f"lm_head.{leaf}": packed, "lm_head.weight_scale": A[:, :1]}
     found = audit_folder(tmp_path, tensors, LLAMA | TIED)
     assert found.status == 0 and found.verdict.main.code == "packed"
-    assert found.verdict.main.text.startswith("Not comparable")
+    assert "whether they are equal is not known, and config.json says tied." in next(
+        lines_of(found)
+    )
+    assert next(lines_of(found)).startswith("Not known. The output embedding is packed")
 
 
+def packed(leaf: str, table: np.ndarray) -> Tensors:
+    """Return a table as MLX packs it."""
+    words = np.abs(table[:, :4].astype(np.float32) * 1000).astype(np.uint32)
+    scales = {name: table[:, :1].astype(np.float16) for name in ("scales", "biases")}
+    return {f"{leaf}.weight": words, **{f"{leaf}.{name}": one for name, one in scales.items()}}
+
+
+@pytest.mark.parametrize(
+    ("head", "flag", "status", "code"),
+    [
+        (A, TIED, 0, "equal"),
+        (B, TIED, 1, "tied-but-different"),
+        (A, UNTIED, 1, "untied-but-equal"),
+        (B, UNTIED, 0, "different"),
+        (B, {}, 1, "tied-but-different"),
+    ],
+)
+def test_tables_that_are_packed_alike_are_compared_by_their_bytes(
+    tmp_path, head, flag, status, code
+):
+    """mlx-swift-lm 490: the flag says tied, the file has a packed head."""
+    kind = {"model_type": "gemma"} if not flag else LLAMA
+    tensors = packed("model.embed_tokens", A) | packed("lm_head", head)
+    found = audit_folder(tmp_path, tensors, kind | flag)
+    assert (found.status, found.verdict.main.code) == (status, code)
+    scales = tensors | {"lm_head.scales": tensors["lm_head.scales"][:, :0]}
+    found = audit_folder(tmp_path / "scales", scales, kind | flag)
+    assert found.verdict.main.code == "packed"
+
+
+@pytest.mark.parametrize(("name", "same"), [("output.weight", True), ("token_embd.weight", False)])
+def test_packed_tables_of_a_gguf_are_compared_by_their_bytes(tmp_path, name, same):
+    blocks = np.random.default_rng(0).integers(0, 256, (64, 18), np.uint8)
+    other = blocks if same else blocks[::-1]
+    tables = {"token_embd.weight": blocks, "output.weight": other}
+    path = write_gguf(tmp_path / "m.gguf", tables, blocks=32)
+    found = audit(path)
+    assert found.verdict.main.code == ("equal" if same else "different")
+    assert found.verdict.embeddings.input.width == 32
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(512, 0), (500, 1), (520, 1)])
+def test_a_list_of_tokens_of_another_length(tmp_path, tokens, status):
+    """llama.cpp 5910: wrong shape."""
+    path = write_gguf(tmp_path / "m.gguf", {"token_embd.weight": A}, tokens=tokens)
+    found = audit(path)
+    assert found.status == status
+    assert codes(found) == ({"token-list"} if status else set())
+    if status:
+        assert f"{tokens:,} entries, the embedding 512 rows" in found.verdict.main.text
+        assert audit(path, allowed=["token-list"]).status == 0
+
+
+LORA_IN = {
+    "model.embed_tokens.lora_embedding_A": B.T[:2],
+    "model.embed_tokens.lora_embedding_B": B.T[:, :2],
+}
 LORA = {"lm_head.lora_A.weight": A[:2], "lm_head.lora_B.weight": A[:, :2]}
 EMBED = "model.embed_tokens"
 QWEIGHT = np.zeros((A.shape[1], len(A) // 8), np.int32)
 ADAPTERS = {
     # PEFT 2018: a LoRA of the output is merged into the table that both share.
     "one side": ({E: A}, TIED, LORA, {}, {"adapter-one-side"}),
-    "one side, kept tied": ({E: A}, TIED, LORA, {"ensure_weight_tying": True}, set()),
+    "one side, kept tied": (
+        {E: A},
+        TIED,
+        LORA,
+        {"ensure_weight_tying": True},
+        {"adapter-one-side"},
+    ),
+    "LoRA on both sides": ({E: A}, TIED, LORA | LORA_IN, {}, {"adapter-both-sides"}),
+    "LoRA on both sides, with base layers": (
+        {E: A},
+        TIED,
+        LORA
+        | LORA_IN
+        | {f"{name}.base_layer.weight": A for name in ("model.embed_tokens", "lm_head")},
+        {},
+        {"adapter-both-sides"},
+    ),
+    "the same LoRA on both sides": (
+        {E: A},
+        TIED,
+        LORA
+        | {
+            "model.embed_tokens.lora_embedding_A": np.ascontiguousarray(A[:, :2].T),
+            "model.embed_tokens.lora_embedding_B": np.ascontiguousarray(A[:2].T),
+        },
+        {"ensure_weight_tying": True},
+        {"adapter-both-sides"},
+    ),
+    "more rows than the base": (
+        {E: A[:500]},
+        {"tie_word_embeddings": True, "vocab_size": 500},
+        {E: B, H: B},
+        {},
+        {"adapter-size"},
+    ),
+    "more rows than an untied base": (
+        {E: A[:500], H: B[:500]},
+        {"tie_word_embeddings": False, "vocab_size": 500},
+        LORA,
+        {},
+        {"adapter-size"},
+    ),
     "a layer": ({E: A}, TIED, {"model.layers.0.q_proj.lora_A.weight": A[:2]}, {}, set()),
     "an untied model": ({E: A, H: B}, UNTIED, LORA, {}, set()),
     "an untied model, packed": ({E: A, "lm_head.qweight": QWEIGHT}, UNTIED, LORA, {}, set()),
-    # transformers 45127: modules_to_save of both, the flag unchanged.
-    "both sides": ({E: A}, TIED, {E: A, H: B}, {}, {"adapter-both-sides"}),
+    # transformers 45127: modules_to_save of both; PEFT 0.21.2 unties the merged model.
+    "both sides": ({E: A}, TIED, {E: A, H: B}, {}, set()),
+    "both sides, said to be tied": (
+        {E: A},
+        TIED,
+        {E: A, H: B},
+        {"ensure_weight_tying": True},
+        set(),
+    ),
     # PEFT 2399: chosen tokens are trained in both.
     "tokens": ({E: A}, TIED, {f"{EMBED}.token_adapter.trainable_tokens_delta": A[:5]}, {}, set()),
     "tokens, with other layers": (
@@ -440,6 +552,12 @@ def test_adapter(tmp_path, tensors, flag, trained, config, wrong):
     assert codes(found) == wrong
     if any("tokens_delta" in name for name in trained) and not wrong:
         assert "peft/pull/2399" in "".join(finding_of(found, "adapter").loaders)
+    is_saved = {E, H} <= set(trained)
+    if is_saved and not wrong:
+        is_same = trained[E].tobytes() == trained[H].tobytes()
+        finding = finding_of(found, "adapter")
+        assert ("equal" if is_same else "once merged, that is untied") in finding.text
+        assert is_same or "transformers/issues/45127" in "".join(finding.loaders)
     if wrong == {"adapter-one-side"}:
         assert "the output embedding" in found.verdict.main.text
 
@@ -628,3 +746,145 @@ def test_json_says_what_was_compared(tmp_path, capsys):
     (found,) = json.loads(capsys.readouterr().out)["checkpoints"]
     assert found["models"][0]["input"]["name"] == E
     assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]
+
+
+BIASED = {
+    "bert": (BERT_INPUT, "cls.predictions.decoder", "cls.predictions.bias"),
+    "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
+    "albert": (
+        "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder",
+        "predictions.bias",
+    ),
+    "deberta-v2": (
+        "deberta.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BIASED)
+def test_the_bias_of_an_untied_encoder_has_another_name_in_transformers_5(tmp_path, kind):
+    """Reloaded with 5.24, the logits of these four move by 0.22 to 0.36."""
+    table, decoder, bias = BIASED[kind]
+    tensors = {table: A, f"{decoder}.weight": B, bias: A[:, 0]}
+    config = V | UNTIED | {"model_type": kind}
+    found = audit_folder(tmp_path / "lost", tensors, config)
+    assert codes(found) == {"bias-missing"}
+    assert f"{decoder}.bias, which is not stored" in found.verdict.main.text
+    other = audit_folder(tmp_path / "two", tensors | {f"{decoder}.bias": A[:, 1]}, config)
+    # RoBERTa and ALBERT of transformers 4 use that of the decoder.
+    assert codes(other) == ({"bias-differs"} if "cls" in decoder else set())
+    sound = tensors | {f"{decoder}.bias": A[:, 0]}
+    assert audit_folder(tmp_path / "sound", sound, config).status == 0
+    assert audit_folder(tmp_path / "tied", {table: A, bias: A[:, 0]}, config | TIED).status == 0
+
+
+@pytest.mark.parametrize(("kind", "status"), [("blenderbot", 1), ("bart", 0), ("new", 0)])
+def test_copies_that_transformers_4_shares_whatever_the_flag_says(tmp_path, kind, status):
+    sides = {f"model.{side}.embed_tokens.weight": B for side in ("encoder", "decoder")}
+    tensors = {"model.shared.weight": A, "lm_head.weight": B} | sides
+    found = audit_folder(tmp_path, tensors, V | UNTIED | {"model_type": kind})
+    assert found.status == status and codes(found) == ({"copies-differ"} if status else set())
+
+
+def test_two_biases_of_unequal_length_cannot_be_loaded(tmp_path):
+    """A resized, untied RoBERTa as transformers 5.24 writes it."""
+    table, decoder, bias = BIASED["roberta"]
+    tensors = {table: A, f"{decoder}.weight": B, f"{decoder}.bias": A[:, 0], bias: A[:500, 0]}
+    found = audit_folder(tmp_path, tensors, V | UNTIED | {"model_type": "roberta"})
+    assert codes(found) == {"bias-size"}
+    assert "lm_head.bias has 500 entries, the output embedding 512" in found.verdict.main.text
+
+
+def test_an_image_encoder_beside_a_decoder_needs_no_embedding(tmp_path):
+    """BLIP-2 with OPT, as transformers writes it."""
+    stem = "language_model.model.decoder"
+    tensors = {
+        f"{stem}.embed_tokens.weight": A,
+        "language_model.lm_head.weight": B,
+        "vision_model.encoder.layers.0.mlp.fc1.weight": A[:4],
+        "qformer.encoder.layer.0.output.dense.weight": A[:4],
+    }
+    config = {"model_type": "blip-2", "text_config": V | {"model_type": "opt"}} | UNTIED
+    assert audit_folder(tmp_path, tensors, config).status == 0
+
+
+def test_zeros_of_both_signs_are_equal(tmp_path):
+    other = A.copy()
+    zeros = A.copy()
+    zeros[3, 2], other[3, 2] = 0.0, -0.0
+    found = audit_folder(tmp_path, {E: zeros, H: other}, LLAMA | TIED)
+    assert found.status == 0 and found.verdict.main.code == "equal"
+    assert "are equal, but for the sign of zeros in 1 rows, and" in found.verdict.main.text
+    assert not found.verdict.main.fix  # not every bit is the same
+    cast = audit_folder(tmp_path / "cast", {E: zeros.astype(np.float32), H: other}, LLAMA | TIED)
+    assert "after a cast, but for the sign of zeros" in cast.verdict.main.text
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "codes_found", "shown"),
+    [
+        ("true", 1, {"flag-type"}, 'tie_word_embeddings: "true"'),
+        ("false", 1, {"flag-type"}, 'tie_word_embeddings: "false"'),
+        (1, 1, {"flag-type"}, "tie_word_embeddings: 1"),
+        (None, 1, {"untied-but-once"}, "tie_word_embeddings: null"),
+    ],
+)
+def test_a_flag_that_is_neither_true_nor_false_is_shown(
+    tmp_path, value, status, codes_found, shown
+):
+    found = audit_folder(tmp_path, {E: A}, LLAMA | {"tie_word_embeddings": value})
+    assert found.status == status and codes(found) == codes_found
+    assert [flag.text for flag in found.checkpoint.configuration.flags] == [shown]
+    (finding,) = [one for one in found.verdict.findings if one.code == "flag-type"]
+    assert f"Python takes it for {'tied' if value else 'untied'}" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("name", "tied", "tensors", "status", "words"),
+    [
+        ("mm.embedding_module.tok_embeddings.weight", True, {}, 0, "params.json says tied"),
+        ("tok_embeddings.weight", True, {"output.weight": B}, 1, "params.json says tied, but the"),
+        ("tok_embeddings.weight", False, {}, 1, "params.json says untied, but only one"),
+    ],
+)
+def test_the_flags_of_mistral(tmp_path, name, tied, tensors, status, words):
+    """vLLM 8168, mlx-audio 487: params.json next to consolidated.safetensors."""
+    write_safetensors(
+        tmp_path / "consolidated.safetensors", {name: A, "norm.weight": A[0]} | tensors
+    )
+    config = {"dim": 16, "n_layers": 1, "vocab_size": 512, "tied_embeddings": tied}
+    (tmp_path / "params.json").write_text(json.dumps(config))
+    found = audit(tmp_path)
+    assert found.status == status and words in found.verdict.main.text
+
+
+def test_a_flag_in_a_nested_level_is_a_note_if_transformers_5_ties_without_one(tmp_path):
+    """transformers 43429: 5.0 missed it, 5.24 does not."""
+    found = audit_folder(tmp_path, {VISION: A}, {"model_type": "mistral3", "text_config": V | TIED})
+    assert found.status == 0 and codes(found, "note") == {"top-missing"}
+
+
+def test_levels_that_transformers_5_itself_writes_apart_are_a_note(tmp_path):
+    levels = TIED | {"text_config": V | UNTIED}
+    for kind, status in (("lighton_ocr", 0), ("vision", 1)):
+        config = levels | {"model_type": kind}
+        assert audit_folder(tmp_path / kind, {VISION: A}, config).status == status
+
+
+def test_causes_that_are_allowed(tmp_path, capsys):
+    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+    assert run_command(path, "--allow", "tied-but-different,vocabulary") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Consistent. config.json says tied, but the two embeddings differ in all")
+    assert run_command(path, "--allow", "vocabulary") == 1
+    assert run_command(path, "--allow", "tied-but-diferent") == 2
+    assert "expected one of tied-but-different" in capsys.readouterr().err
+
+
+def test_every_cause_can_be_allowed():
+    source = Path(findings.__file__).read_text()
+    literal = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"wrong"', source)
+    assert len(literal) > 15 and set(literal) <= set(CAUSES) <= set(re.findall(r"[a-z-]+", source))

@@ -72,21 +72,36 @@ def write_shards(
     return path
 
 
-def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama") -> Path:
-    """Write a GGUF file of version 3; uint8 means blocks of four bits."""
+def write_gguf(
+    path: Path,
+    tensors: Tensors,
+    architecture: str = "llama",
+    tokens: int | None = None,
+    blocks: int = 0,
+) -> Path:
+    """Write a GGUF file of version 3; uint8 means Q4_0.
+
+    With `blocks`, a row of uint8 holds the bytes of blocks of so many values; else the file is
+    filled up.
+    Its list of tokens is as long as the first table, if `tokens` does not say otherwise.
+    """
+    rows = len(next(iter(tensors.values()))) if tokens is None else tokens
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
 
     pairs = [
         text("general.architecture") + struct.pack("<I", 8) + text(architecture),
-        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, rows) + text("a") * rows,
     ]
     head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs), b""
     for name, array in tensors.items():
         data += b"\0" * (-len(data) % 32)
         kind = {"float32": 0, "float16": 1, "bfloat16": 30, "uint8": 2}[array.dtype.name]
-        shape = struct.pack(f"<{array.ndim}Q", *array.shape[::-1])
+        sizes = array.shape[::-1]
+        if kind == 2 and blocks:
+            sizes = (array.shape[1] // 18 * blocks, array.shape[0])
+        shape = struct.pack(f"<{array.ndim}Q", *sizes)
         head += text(name) + struct.pack("<I", array.ndim) + shape
         head += struct.pack("<IQ", kind, len(data))
         data += array.tobytes()

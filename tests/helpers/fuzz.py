@@ -1,8 +1,10 @@
 """Audit mutated files in a process with little memory that may open nothing outside their folder.
 
-python fuzz.py KIND COUNT FOLDER: KIND is safetensors, gguf or json (index and configuration).
+python fuzz.py KIND COUNT FOLDER: KIND is safetensors, gguf, json (index and configuration), keras,
+mistral or adapter.
 """
 
+import io
 import json
 import os
 import random
@@ -10,12 +12,25 @@ import resource
 import struct
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
-from checkpoints import VOCABULARY, A, B, E, H, header_of, write_gguf, write_shards
+from checkpoints import (
+    VOCABULARY,
+    A,
+    B,
+    E,
+    H,
+    header_of,
+    write_folder,
+    write_gguf,
+    write_safetensors,
+    write_shards,
+)
 
 from jaxtie.audit.audit import audit
 from jaxtie.audit.command import lines_of
@@ -149,7 +164,74 @@ def json_files(rng: random.Random, folder: Path) -> Iterator[Path]:
         yield folder
 
 
-FILES = {"safetensors": safetensors_files, "gguf": gguf_files, "json": json_files}
+def keras_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    path, stored = folder / "model.keras", io.BytesIO()
+    with h5py.File(stored, "w") as file:
+        file["layers/reversible_embedding/vars/0"] = A.astype(np.float32)
+        file["layers/reversible_embedding/vars/1"] = B.astype(np.float32).T
+    layer = {"class_name": "ReversibleEmbedding", "config": {"tie_weights": False}}
+    config = {"class_name": "Functional", "config": {"layers": [layer, {"class_name": "Dense"}]}}
+    path.touch()
+    while True:
+        parts = {"config.json": json.dumps(config).encode(), "model.weights.h5": stored.getvalue()}
+        kind = rng.randrange(4)
+        if kind == 0:
+            parts["config.json"] = forged(rng, config)
+        elif kind == 1:
+            parts["config.json"] = mutated(rng, parts["config.json"])
+        elif kind == 2:
+            head = parts["model.weights.h5"][:2048]
+            change = rng.choice((mutated, forged_numbers))
+            parts["model.weights.h5"] = change(rng, head) + parts["model.weights.h5"][2048:]
+        content = io.BytesIO()
+        method = rng.choice((zipfile.ZIP_STORED,) * 9 + (zipfile.ZIP_DEFLATED,))
+        with zipfile.ZipFile(content, "w", method) as archive:
+            for name, data in parts.items():
+                archive.writestr(name if rng.random() < 0.95 else rng.choice(NAMES[1:6]), data)
+        data = content.getvalue()
+        overwrite(path, data[:-300] + mutated(rng, data[-300:]) if kind == 3 else data)
+        yield path
+
+
+def mistral_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    tables = {"tok_embeddings.weight": A, "output.weight": B}
+    write_safetensors(folder / "consolidated.safetensors", tables)
+    path = folder / "params.json"
+    config = {"dim": 16, "vocab_size": VOCABULARY, "tied_embeddings": True, "moe": {"n": [1]}}
+    path.touch()
+    while True:
+        plain = json.dumps(config).encode()
+        overwrite(path, forged(rng, config) if rng.random() < 0.6 else mutated(rng, plain))
+        yield folder
+
+
+def adapter_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    write_folder(folder, {E: A}, {"tie_word_embeddings": True, "vocab_size": VOCABULARY})
+    path = folder / "adapter_model.safetensors"
+    stem = "base_model.model.model.embed_tokens"
+    tensors = {
+        f"{stem}.lora_embedding_A": A[:, :2].T,
+        f"{stem}.lora_embedding_B": A[:2].T,
+        "base_model.model.lm_head.lora_A.weight": A[:2],
+        "base_model.model.lm_head.lora_B.weight": A[:, :2],
+    }
+    header, data = header_of(tensors), b"".join(one.tobytes() for one in tensors.values())
+    path.touch()
+    while True:
+        plain = json.dumps(header).encode()
+        text = forged(rng, header) if rng.random() < 0.6 else mutated(rng, plain)
+        overwrite(path, struct.pack("<Q", len(text)) + text + data)
+        yield folder
+
+
+FILES = {
+    "safetensors": safetensors_files,
+    "gguf": gguf_files,
+    "json": json_files,
+    "keras": keras_files,
+    "mistral": mistral_files,
+    "adapter": adapter_files,
+}
 READERS = {"safetensors": read_safetensors, "gguf": read_gguf}
 
 
@@ -160,7 +242,7 @@ def is_verdict(kind: str, path: Path) -> bool:
             entries, _ = READERS[kind](path)
             size = path.stat().st_size
             assert all(8 <= entry.begin <= entry.end <= size for entry in entries)
-        found = audit(path)
+        found = audit(path, adapter=path if kind == "adapter" else None)
         assert json.dumps(found.as_dict(), allow_nan=False)
         assert all("\n" not in line for line in lines_of(found, verbose=True))
     except UserError as error:
