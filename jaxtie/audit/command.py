@@ -78,8 +78,8 @@ unreadable.
   --input NAME       tensor that is the input embedding (found by its name)
   --output NAME      tensor that is the output embedding (found by its name)
   --transposed SIDE  input, output or input,output: this embedding is stored D × V
-  --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without --tie,
-                     --untie or --flags, follow the advice of the audit if it is unambiguous
+  --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without
+                     --tie, --untie or --flags, follow the advice of the audit if it is unambiguous
   --tie              with --write: drop the output embedding, also one that differs although the
                      flags say tied; every flag says tied
   --untie            with --write: store the output embedding, too; every flag says untied

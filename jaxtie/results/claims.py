@@ -23,7 +23,7 @@ import xarray as xr
 from jaxtie.config import UserError, check
 from jaxtie.results.gradient_by_role import early_and_later_share
 from jaxtie.results.statistics import mean_interval, median_interval
-from jaxtie.results.tables import Table, at_end, last_step
+from jaxtie.results.tables import Table, at_end, last_step, swept
 
 SMALLEST_SHOWN = 0.001  # smaller values would show no digit at three decimals
 # Measures of similarity that committed results may have; see `experiments/lab/similarity.py`.
@@ -211,7 +211,8 @@ def claim_values(
     """Compute the values that a claim is about, of each seed that all its experiments have.
 
     Raises:
-      UserError: where the results lack an arm or pairs of it.
+      UserError: where the results lack an arm or pairs of it, or are of a sweep at a point of which
+        nothing is claimed.
     """
 
     def of_term(term: str) -> xr.DataArray:
@@ -222,9 +223,12 @@ def claim_values(
         if arm not in own["arm"].values:
             whose = own.attrs.get("experiment")
             raise UserError(f"{whose}: no arm {arm}, which a claim is about: {claim.statement}")
+        own = own.sel(claim.sweep_point)
+        if names := ", ".join(swept(own)):
+            raise UserError(f"sweep of {names}: at no value of it is claimed: {claim.statement}")
         measure = claim.quantities[claim.quantity].measure
         values = measure(own, pairs or claim.pair, table or claim.table)
-        return values.sel(claim.sweep_point).sel(arm=arm, drop=True)
+        return values.sel(arm=arm, drop=True)
 
     total: Any = sum(weight * of_term(term) for term, weight in claim.weights.items())
     if claim.against is not None:

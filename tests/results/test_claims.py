@@ -1,10 +1,11 @@
 """Claims: the rule that judges them, the quantities they measure, and their table."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
-from made_up import tying_costs
+from made_up import exor_results, tying_costs
 from scipy import stats
 
 from jaxtie.config import UserError
@@ -145,6 +146,18 @@ def test_a_missing_arm_is_a_user_error(results):
     message = r"made-up: no arm tied\+shuffle, which a claim is about: It is."
     with pytest.raises(UserError, match=message):
         judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+
+
+def test_a_run_that_is_swept_gives_a_verdict_at_the_point_that_the_claim_names():
+    """At no point in particular there is none; before, the values of some claims did not exist."""
+    swept = exor_results("tied", "untied", learning_rate=[0.001, 0.003])
+    for quantity in ("loss", "stuck share", "fluctuation"):
+        claim = Claim("It is.", quantity, COST, low=0)
+        with pytest.raises(UserError, match="sweep of learning_rate: at no value of it is claimed"):
+            claim_values(swept, claim)
+        there = dataclasses.replace(claim, sweep_point={"learning_rate": 0.003})
+        expected = claim_values(swept.sel(learning_rate=0.003), claim)
+        np.testing.assert_array_equal(claim_values(swept, there), expected)
 
 
 def test_the_table_lists_claims_of_others_first(results):
