@@ -439,9 +439,10 @@ class TaskConfig:
         found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
         names = [full.rpartition(".")[2] for full in known]
         expected = ", ".join(found or dict.fromkeys((*self.traced, *names)))
-        meant = suggest(name, {*names, *vars(self)} - {name})
-        no_number = f"{name}: no number of the experiment{meant}; expected one of {expected}"
-        check(len(found) == 1, no_number)
+        which = "more than one number" if found else "no number"
+        meant = "" if found else suggest(name, {*names, *vars(self)} - {name})
+        message = f"{name}: {which} of the experiment; expected one of {expected}{meant}"
+        check(len(found) == 1, message)
         last = found[0].rpartition(".")[2]
         return (last if names.count(last) == 1 else found[0], *known[found[0]])
 

@@ -101,7 +101,7 @@ unreadable.
     tie: bool = flag()
     untie: bool = flag()
     flags: bool = flag()
-    allow: tuple[str, ...] = option(_parse_causes, ())
+    allow: tuple[str, ...] | None = option(_parse_causes)
     verbose: bool = flag()
     json: bool = flag()
     quiet: bool = flag()
@@ -189,7 +189,7 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 adapter=options.adapter,
                 names=(options.input, options.output),
                 transposed=options.transposed or (),
-                allowed=options.allow,
+                allowed=options.allow or (),
                 progress=progress,
             )
     except (UserError, OSError) as error:

@@ -25,7 +25,7 @@ from jaxtie.training.task import (
     HParams,
     Members,
     Params,
-    Records,
+    Recorded,
     State,
     flatten,
     phases_of,
@@ -66,7 +66,7 @@ class Trained(NamedTuple):
     first: Members
     ends: list[Members]
     opened: Members | None
-    records: Records
+    records: Recorded
 
 
 def train(engine: BlockEngine, arm: Arm) -> Trained:

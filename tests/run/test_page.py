@@ -248,7 +248,9 @@ def test_an_interrupt_outside_of_training_ends_the_command(run_all):
 
 def test_a_dry_run_of_all_writes_nothing(place, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(command, "plan", lambda experiment, *_: [f"plan of {experiment.name}"])
+    monkeypatch.setattr(
+        command, "plan_lines", lambda experiment, *_: [f"plan of {experiment.name}"]
+    )
     assert command.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().out == f"plan of {NAME}\nplan of plain\nplan of third\n"
     assert not (tmp_path / "new").exists()

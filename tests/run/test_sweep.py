@@ -338,9 +338,9 @@ def check_declaration(task, swept, named, folder):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_number_can_be_swept_and_changes_alone(task, tmp_path):
     config = TASKS[task]
-    with pytest.raises(UserError, match="sweep of 'none': expected one of") as caught:
+    with pytest.raises(UserError, match="none: no number of the experiment; expected") as caught:
         dataclasses.replace(config, sweep={"none": (1,)})
-    named = set(str(caught.value).partition("one of ")[2].split(", "))
+    named = set(str(caught.value).partition("one of ")[2].partition(";")[0].split(", "))
     of_causal = {"blanks"} - {*values_of(task)}  # a masked model refuses all values but 0
     assert named - of_causal == {full.rpartition(".")[2] for full in values_of(task)}
     for full, (path, values) in values_of(task).items():
@@ -391,7 +391,11 @@ def test_numbers_are_by_their_declaration_not_by_the_value_that_they_have():
 
 REFUSED = [
     (Recall(), {"learning_rate": (1e-3,), "optimizer.learning_rate": (1e-4,)}, "each field may be"),
-    (Nested(), {"eps": (0.1,)}, "sweep of 'eps': expected one of optimizer.eps, noise.eps"),
+    (
+        Nested(),
+        {"eps": (0.1,)},
+        "of the experiment; expected one of optimizer.eps, noise.eps",
+    ),
     (Nested(), {"scale": (True, False)}, "expected numbers"),
     (Nested(), {"scale": ("1",)}, "expected numbers"),
     (Nested(), {"scale": "12"}, "expected numbers"),
@@ -401,9 +405,9 @@ REFUSED = [
     (Nested(), {"scale": (0.1, np.float32(0.1))}, "each value may be named once"),
     (Nested(), {"scale": np.array([1, np.inf])}, "expected numbers"),
     (Nested(), {"pairs": (2, 2.5)}, "sweep of pairs: 2.5: expected integers"),
-    (Nested(), {"roles": (0, 1)}, "sweep of 'roles': expected one of"),
+    (Nested(), {"roles": (0, 1)}, "roles: no number of the experiment; expected"),
     (Nested(), {"pairs": np.arange(2, 2)}, "expected at least one value"),
-    (Nested(), {3: (1, 2)}, "sweep of '3': expected one of"),
+    (Nested(), {3: (1, 2)}, "3: no number of the experiment; expected"),
     (Nested(), {"pairs": range(1, 2000), "scale": range(2000)}, "too many"),
     (TASKS["mixer"], {"length": (8, 9)}, "length = 9: expected at most 8 bits with Mixer"),
     (TASKS["transformer"], {"p_X": (0, 1.5)}, "expected two probabilities"),

@@ -280,7 +280,7 @@ BAD = [  # the command line, and words of the one line of error
     ("lacking.py --text corpus --vocab-size 120", "has no token zebra; leave"),
     ("parted.py --text corpus", "1 different documents are too little for three splits"),
     (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: not an option"),
-    (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
+    (f"{ON_CORPUS} --sweep p_X=0.1", "p_X: no number of the experiment; expected one of"),
     ("--text corpus", "--text: not an option"),
     ("--vocab-size 200", "--vocab-size: not an option"),
     (f"{ON_CORPUS} --steps 15", "steps = 15"),

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from exact import pair_divergences
-
 from equivalence import models, report
 from jaxtie.config import UserError
 from jaxtie.exor.config import Experiment
@@ -30,6 +28,8 @@ def answer_exactly(source: Path, as_json: bool) -> int:
             f"{experiment.name}: the exact distribution of a text is unknown; give --text PATH, or"
             " the folders of two runs"
         )
+    from exact import pair_divergences  # imports jax
+
     exact = pair_divergences(experiment.process)
     if as_json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
