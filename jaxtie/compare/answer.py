@@ -219,7 +219,7 @@ def compare(
     if b is None:
         (run,) = [a] if isinstance(a, str | Path) or len(a) != 1 else a
         is_run = isinstance(run, str | Path) and (Path(run) / "results.nc").is_file()
-        check(is_run, f"{a}: expected two arms, A and B, or one run of jaxtie")
+        check(is_run, f"{run}: no run of jaxtie; expected one, or two arms, A and B")
         a, b = (f"{run}:{arm}" for arm in run_arms(Path(str(run))))
     logs = read_arm(a, column), read_arm(b, column)
     is_same = logs[0].rows.equals(logs[1].rows)  # which have the names of files

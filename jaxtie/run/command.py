@@ -173,7 +173,7 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     experiment: str | None = argument()
     list: bool = flag()
     all: bool = flag()
-    out: Path | None = option(Path)
+    out: Path | None = option(parse_path)
     overwrite: bool = flag()
     checkpoint_every: float = option(parse_above_0("a number of seconds above 0"), 60.0)
     dry_run: bool = flag()
@@ -381,7 +381,7 @@ def _judge(
         for verdict, claim, _, bounds, found, _ in rows
         if verdict != "no data yet"
     ][:CLAIMS]
-    return [f"{table.title} ({counts}), all in {folder.claims}:", *shown]
+    return [f"{table.title} ({counts}), all in {folder.claims}{':' * bool(shown)}", *shown]
 
 
 def _run_with_others(

@@ -30,7 +30,7 @@ from jaxtie.config import Layout, TaskConfig, UserError, Variant, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
-from jaxtie.training.member import as_host, make_member, untie_state
+from jaxtie.training.member import Member, as_host, make_member, untie_state
 from jaxtie.training.task import (
     Chunk,
     Control,
@@ -118,6 +118,15 @@ def stack_hparams(config: TaskConfig, platform: str) -> HParams:
     return jax.tree.map(lambda *values: np.stack(values), *own)
 
 
+def advance_members(member: Member, layout: Layout, platform: str, states, streams, hparams, step):
+    """Train the members of a block from one record to the next."""
+    if not layout.lanes or len(streams) == 1:  # a vector of one wastes places
+        return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
+    members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
+    advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
+
+
 class Batched(NamedTuple):
     """The functions of a block of members and their shapes; not compiled yet."""
 
@@ -138,13 +147,7 @@ def batch_members(
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
     every, eval_every = config.record_every, config.eval_every
 
-    def to_record(states, streams, hparams, step):
-        """Train the members from one record to the next."""
-        if not layout.lanes or block == 1:  # a vector of one wastes places
-            return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
-        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
-        advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")
-        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
+    to_record = partial(advance_members, member, layout, platform)
 
     def of_each(function, *own):
         """Map a constant number of members at a time: another one may round differently."""

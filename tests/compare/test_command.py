@@ -109,7 +109,7 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
     ("words", "expected"),
     [
         ((), "expected A and B"),
-        (("tied.csv",), "expected two arms, A and B, or one run of jaxtie"),
+        (("tied.csv",), "tied.csv: no run of jaxtie; expected one, or two arms, A and B"),
         (
             ("tied.csv", "untied.csv", "x.csv"),
             "3 arms: expected A and B, or one run of jaxtie; quote a pattern",

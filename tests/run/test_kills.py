@@ -473,7 +473,7 @@ def unfinished(tmp_path_factory) -> Path:
 
     def stop(progress: Progress, *chunk) -> None:
         add(progress, *chunk)
-        if progress.arm == "untied@50" and progress.before + progress.done.updates >= 3 * 80:
+        if progress.arm == "untied@50" and progress.before + progress.updates >= 3 * 80:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -281,7 +281,7 @@ def trained_exor(*arms, record_every=100):
 def test_untying_or_tying_all_rows_trains_to_the_same_bits(
     monkeypatch, compiled_as_users_do, partly, whole
 ):
-    monkeypatch.setattr(data, "ROW_SETS", ALL_ROWS)
+    monkeypatch.setattr(data, "EXOR_ROW_SETS", ALL_ROWS)
     # the keys of programs do not contain the row sets; no other test has this one
     results = trained_exor(partly, whole, record_every=50)
     found, expected = (results.sel(arm=name, drop=True) for name in (partly, whole))
