@@ -143,7 +143,7 @@ BAD = [
     ("odd.py", "odd.py:2: heads = 4: expected width / heads to be even"),
     ("--sweep ''", f"--sweep: '': {NO_SWEEP}"),
     ("--sweep claim=1,2", "claim: no number of the experiment; expected one of learning_rate"),
-    ("--sweep layer=1,2", "data_seed; did you mean layers?"),
+    ("--sweep layer=1,2", "feedforward; did you mean layers?"),
     ("--sweep steps=100,200", "steps: no number of the experiment"),
     ("--sweep layers=1.5", "sweep of layers: 1.5: expected integers"),
     ("--sweep width=0", "width = 0: expected a positive integer"),
