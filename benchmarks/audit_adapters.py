@@ -17,7 +17,7 @@ from typing import Any
 
 TOLERANCE = 1e-3  # of logits whose size is about 1
 BASES = ("qwen2", "gemma", "gpt2", "opt", "gpt_neox")
-# Kind -> options of PEFT's LoraConfig; IN and OUT stand for the modules of the base.
+# Kind -> options of PEFT's LoraConfig; IN and OUT are replaced by the base model's modules.
 KINDS: dict[str, dict[str, Any]] = {
     "attention only": {"target_modules": ["ATTENTION"]},
     "LoRA on both": {"target_modules": ["IN", "OUT"]},

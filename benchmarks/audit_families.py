@@ -381,7 +381,7 @@ class Place:
     """All variants of one class by one writer."""
 
     def __init__(self, path: Path):
-        """Read what the versions make of the plain save."""
+        """Read the logits of the plain save in each version."""
         self.path, self.own = path, path.parent.name[1:]
         truth = read(path / "plain.npy")
         plain = reloads(path, "plain")

@@ -24,7 +24,7 @@ class Adapter:
 
     input: tuple[str, ...]  # names of the tensors that train the input embedding
     output: tuple[str, ...]  # likewise
-    is_whole: bool  # whether it stores new tables, instead of what is added to the old ones
+    is_whole: bool  # whether it stores whole tables, not LoRA factors
     is_same: bool | None  # whether it trains both sides alike; None if it does not have both
     is_tokens: bool  # whether it trains chosen tokens only (`trainable_token_indices` of PEFT)
     rows: tuple[int, ...]  # vocabulary of each table, and of each LoRA of one

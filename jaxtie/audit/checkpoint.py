@@ -258,7 +258,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
 
 
 def _configuration_of_keras(content: dict[str, Any], path: Path) -> Configuration:
-    """Return what the configuration in a `.keras` file says about its ReversibleEmbedding."""
+    """Read the flag and size of the ReversibleEmbedding from a `.keras` file."""
     nodes: list[Any] = [content]
     for node in nodes:
         parts = node.values() if isinstance(node, dict) else node

@@ -73,7 +73,7 @@ class Embeddings:
     output: EmbeddingTable | None  # None if it is not stored, as in most tied models
     biases: tuple[StoredTensor, ...]  # of the output, perhaps under several names
     packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
-    has_encoder: bool  # whether there is an encoder of text beside the decoder
+    has_encoder: bool  # whether the model has a text encoder besides the decoder
     encoders: tuple[EmbeddingTable, ...] = ()  # tables of an encoder, or of a decoder's copy
     copies: tuple[Copy, ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
@@ -508,7 +508,7 @@ def _oriented(
 
 
 def _has_text_encoder(tensors: Tensors, name: str) -> bool:
-    """Return whether an encoder stands beside the decoder of an embedding.
+    """Return whether the model that has this embedding in its decoder also has a text encoder.
 
     An encoder of sound or images has convolutions or patches.
     """
@@ -518,7 +518,7 @@ def _has_text_encoder(tensors: Tensors, name: str) -> bool:
 
 
 def _find_biases(tensors: Tensors, vocabulary: int) -> tuple[StoredTensor, ...]:
-    """Return the output's biases: those of this length, and those whose names say what they are."""
+    """Return the output biases, found by their length or by an unambiguous name."""
     return tuple(
         one
         for one in tensors.values()

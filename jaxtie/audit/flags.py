@@ -174,7 +174,7 @@ def read_configuration(path: Path | None) -> Configuration:
 
 
 def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
-    """Return what a configuration says about tying."""
+    """Read the tying flags of a configuration."""
     flags, sizes, used, architectures = [], [], [], []
     model_type = _type(content)
     decoder = content.get("decoder") if model_type in NAMES["kinds"]["composite"] else None

@@ -137,7 +137,7 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
 
 
 def parse_json(text: bytes, what: str, advice: str) -> dict[str, Any]:
-    """Return the JSON object in a file that nobody vouches for.
+    """Read a JSON object from an untrusted file.
 
     Raises:
       UserError: if it is not one, names something twice, or has millions of items; `what`

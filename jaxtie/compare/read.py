@@ -27,7 +27,7 @@ AXES = {
 }
 SEEDS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
 ARMS = r"(config_)?(arm|variant|group|tied|tying|tie_.*|.*_tying)"
-SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # of rows, of which one kind is kept
+SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # columns that name a split
 WHERE = {
     "validation": r"(^|_)(val|valid|validation|eval|evaluation|test|dev|heldout)(_|loss|$)",
     "training": r"(^|_)(train|training)(_|loss|$)",

@@ -99,7 +99,7 @@ def test_the_key_of_a_program_leaves_out_what_is_traced():
         return dataclasses.replace(experiment, optimizer=optimizer).program_key()
 
     assert key(learning_rate=1e-6) == key() != key(half_period=7)
-    with pytest.raises(TypeError):  # as of a task that reads what is traced
+    with pytest.raises(TypeError):  # as for a task that branches on a traced value
         key().optimizer.learning_rate * 1.0
 
 
