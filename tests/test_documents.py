@@ -22,7 +22,7 @@ READMES = sorted(
     path for path in ROOT.rglob("README.md") if not {".venv", "build", "runs"} & set(path.parts)
 )
 SESSIONS = [path for path in READMES if "```pycon" in path.read_text()]
-LONGEST = {"README.md": 120, "experiments/README.md": 200}  # lines
+LONGEST = {"README.md": 110, "experiments/README.md": 180}  # lines
 
 
 def relative(path: Path) -> str:
@@ -70,7 +70,7 @@ def test_numbers_of_the_findings_are_on_the_pages_they_link_to(name):
     pages = {path.name: path.read_text() for folder in folders for path in folder}
     text = (ROOT / name).read_text()
     if name == "README.md":
-        text = text[text.index("## What we found") : text.index("## Run your own")]
+        text = text[text.index("## What does tying cost") : text.index("## Two commands")]
     prose = re.sub(r"<!-- table.*?end of table -->", "", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\n|\n(?=- |\d\. |#)", prose):
         links = re.findall(r"\((?:experiments/)?(?:results/)?([\w-]+\.md)\)", paragraph)

@@ -25,7 +25,7 @@ import pandas as pd
 import xarray as xr
 from condense import condense, join_seeds, write_committed
 from models import models_table
-from pages import MODELS, PRICES, equal_sizes_table, result_pages
+from pages import MODELS, PRICES, answer_table, equal_sizes_table, result_pages
 from tying_gap import draw_gaps
 
 from jaxtie.config import UserError, natural
@@ -130,12 +130,14 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         lines = "\n".join(f"- {line}" for line in found.lines())
         return dataclasses.replace(found.table, note=f"{found.table.note}\n\n{lines}")
 
+    prices = partial(pd.read_csv, experiments / "data" / PRICES)
     return {
+        "answer": lambda *names: answer_table(runs, prices(), names),
         "claims": claims,
         "conclusion": conclusion,
         "distances": lambda name: distances_table(runs[name]),
         "models": lambda: models_table(runs, MODELS),
-        "text": lambda: equal_sizes_table(pd.read_csv(experiments / "data" / PRICES)),
+        "text": lambda: equal_sizes_table(prices()),
     }
 
 

@@ -86,12 +86,16 @@ def gap_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table(title, ("experiment", "seeds", "best", *columns), rows)
 
 
+def count_stuck(stuck_S: np.ndarray) -> str:
+    return f"{np.nansum(stuck_S):,.0f}"
+
+
 def models_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show the tying gap of every model, and how many of its seeds are stuck."""
     rows = []
     for name in names:
         model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
-        cells = process_cells(runs[name], ("tied", "untied"), lambda S: f"{np.nansum(S):,.0f}")
+        cells = process_cells(runs[name], ("tied", "untied"), count_stuck)
         rows.append((name, model, width, *cells))
     header = ("experiment", "model", "width", "step", "seeds", "stuck, tied", "stuck, untied")
     gaps = ("gap, nat", "gap where neither is stuck, nat")

@@ -34,19 +34,21 @@ COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
 LIGHT = "#4cc9f0"  # of untied input rows
 
 
+SUMMARY = {
+    "tied": "tied",
+    "tied, length of the mask's input row held at 0.05": "tied+input-norm=0.05",
+    "tied, a learned factor for the length of its output row": "tied+gain=mask",
+    "tied, an output row of its own": "tied+untie-rows=mask",
+    "tied, minus the row as its output row": "tied+minus=mask",
+    "untied": "untied",
+}
+
+
 def summary_table(runs: Runs) -> Table:
     """Show stuck shares, and how many stuck seeds an arm frees relative to a row of its own."""
-    arms = {
-        "tied": "tied",
-        "tied, length of the mask's input row held at 0.05": "tied+input-norm=0.05",
-        "tied, a learned factor for the length of its output row": "tied+gain=mask",
-        "tied, an output row of its own": "tied+untie-rows=mask",
-        "tied, minus the row as its output row": "tied+minus=mask",
-        "untied": "untied",
-    }
     stuck = {name: analysis.is_stuck(runs[name]).mean("seed") for name in (HALF, MAIN)}
     rows = []
-    for label, arm in arms.items():
+    for label, arm in SUMMARY.items():
         cells = []
         for share in stuck.values():
             tied, here, own = (
@@ -199,22 +201,11 @@ def draw_norms(results: xr.Dataset) -> Figure:
 
 
 def draw_shares(runs: Runs) -> Figure:
-    """Draw the share of stuck seeds of every arm at its last step."""
-    panels = {
-        "p(X) = 0.5, step 150,000": {HALF: "", CONTROLS: "", MIXER: "mixer: "},
-        "main, step 150,000": {MAIN: ""},
-        "p(X) = 0.5, step 290,000": {NO_DECAY: "no decay: ", LONG: ""},
-    }
-    figure, (row,) = subplots(1, 3, (16.5, 5.6))
-    for axes, (title, names) in zip(row, panels.items()):
-        rows = [
-            (f"{names[name]}{arm}", str(arm), runs[name])
-            for name in names
-            if name in runs
-            for arm in runs[name]["arm"].values
-        ]
-        draw_share_of_each(axes, rows)
-        axes.set(title=title, xlabel="share stuck, exact 95 % interval", xlim=(-0.02, 1.0))
+    """Draw the share of stuck seeds with p(X) = 0.1 that the claims of both roles compare."""
+    figure, ((axes,),) = subplots(1, 1, (8.4, 3.0))
+    draw_share_of_each(axes, [(label, arm, runs[MAIN]) for label, arm in SUMMARY.items()])
+    axes.set(xlabel="share of seeds stuck at step 150,000, exact 95 % interval", xlim=(0, 0.5))
+    figure.suptitle("Held short as an input, the mask's row no longer gets tied seeds stuck")
     return figure
 
 
@@ -243,7 +234,7 @@ def draw_leaving(runs: Runs) -> Figure:
 
 FIGURES = {
     "norm_conflict_norms.png": lambda runs: draw_norms(runs[HALF]),
-    "norm_conflict_shares.png": draw_shares,
+    "stuck_seeds.png": draw_shares,
     "norm_conflict_leaving.png": draw_leaving,
 }
 

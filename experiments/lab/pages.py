@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import tying_gap
 import xarray as xr
-from models import Runs, bodies_table, gap_table, models_table
+from models import Runs, bodies_table, count_stuck, gap_table, models_table, process_cells
 from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
 from other_code import published_table, pytorch_table
 from roles import contribution_table, shares_table
@@ -19,6 +19,7 @@ from tuned import rates_table, tuned_gap_table
 from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table, estimate_of, judge
+from jaxtie.results.conclusion import model_in_words
 from jaxtie.results.tables import Table, format_mean, last_step, swept
 from jaxtie.run.experiment_files import PACKAGE, load_experiment_and_claims
 from jaxtie.text.tables import validation_table, word_pairs_table
@@ -187,6 +188,31 @@ def equal_sizes_table(losses: pd.DataFrame) -> Table:
         " steps, so on fewer tokens."
     )
     return replace(table, title="Tying gap on text, validation loss, nat", note=note)
+
+
+def answer_table(runs: Runs, losses: pd.DataFrame, names: Sequence[str]) -> Table:
+    """Show what tying costs: on EXor, and on text at the smallest and the largest width."""
+    rows = []
+    for name in names:
+        model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
+        cells = process_cells(runs[name], ("tied", "untied"), count_stuck)
+        _, seeds, tied, untied, gap, rest = cells
+        cause = f"{tied} tied and {untied} untied seeds are stuck; without them {rest}"
+        cause = "no seed is stuck" if tied == untied == "0" else cause
+        rows.append((f"EXor, {model.partition(' ')[2]}", width, seeds, gap, "–", "–", cause))
+    for vocabulary, width, ratio, _, *gaps in equal_sizes_table(losses).rows:
+        if int(width) in (losses["width"].min(), losses["width"].max()):
+            model, seeds = f"books, vocabulary {int(vocabulary):,}", losses["seed"].nunique()
+            cause = f"untied has {ratio} times the parameters"
+            rows.append((model, width, f"{seeds}", *gaps, cause))
+    header = ("task, model", "width", "seeds", "equal width", "equal parameters")
+    note = (
+        "Loss of tied − untied, nat, paired by seed, mean ± 95 %; above 0: tying costs. *Stuck*"
+        " seeds still guess the bit at the last step; without them seeds are selected by outcome."
+        " Books: decoders of one layer; equal operations are reached by fewer steps."
+    )
+    others = ("equal parameters and operations", "at equal width")
+    return Table("What tying costs", (*header, *others), rows, note)
 
 
 def _price_of_tying(data: Path) -> list[Table]:
