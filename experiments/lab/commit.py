@@ -122,7 +122,10 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
             name, _, own = each.partition(":")
             numbers[name] = {natural(number) for number in own.split(",")}
         declared = {name: load_claims(files[name]) for name in numbers}
-        return claims_table("Claims, with verdicts", runs, declared, numbers)
+        table = claims_table("Claims, with verdicts", runs, declared, numbers)
+        kept = [i for i, label in enumerate(table.header) if label != "quantity"]
+        header, *rows = (tuple(row[i] for i in kept) for row in (table.header, *table.rows))
+        return dataclasses.replace(table, header=header, rows=rows)
 
     def conclusion(name: str) -> Table:
         """Show the conclusion of a committed run."""
