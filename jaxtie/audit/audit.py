@@ -214,17 +214,13 @@ def _gather(
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
     output = None if "output" in embeddings.packed else embeddings.output
-    if output and output.width != table.width and not embeddings.packed:
+    is_other_width = output and output.width != table.width and not embeddings.packed
+    if output and (embeddings.is_draft or is_other_width):
         rows["output"], output = scan(output, None, progress)[0], None
-    compared = embeddings.draft if embeddings.is_draft else table
     if "input" not in embeddings.packed:
-        if output and compared:
-            first, second, comparison = scan(compared, output, progress)
-            rows["input"] = first if compared is table else scan(table, None, progress)[0]
-            if second and comparison and not (comparison.is_equal and comparison.extra == 0):
-                rows["output"] = second
-        else:
-            rows["input"] = scan(table, None, progress)[0]
+        rows["input"], second, comparison = scan(table, output, progress)
+        if second and comparison and not (comparison.is_equal and comparison.extra == 0):
+            rows["output"] = second
     configuration = checkpoint.configuration
     return Facts(
         checkpoint,

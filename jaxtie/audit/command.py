@@ -6,12 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import Checkpoint
+from jaxtie.audit.checkpoint import MAIN, Checkpoint, whole
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import CAUSES, Finding
@@ -135,8 +135,9 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: AuditOptions) -> int:
+    check(len(options.paths) > 0, "expected PATH, a checkpoint")
+    options = replace(options, paths=_checkpoints(options.paths))
     count = len(options.paths)
-    check(count > 0, "expected PATH, a checkpoint")
     is_one = not (options.against or options.adapter or options.input or options.output)
     check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
     is_shown = count == 1 and not options.json
@@ -155,6 +156,12 @@ def _run(options: AuditOptions) -> int:
     else:
         print("\n".join(_lines(options, results)))
     return status
+
+
+def _checkpoints(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return each checkpoint once, also if a hook names several of its files."""
+    found = dict.fromkeys(map(whole, paths))
+    return tuple(path for path in found if path.parent not in found or path.name not in MAIN)
 
 
 def _how(options: AuditOptions) -> How | None:

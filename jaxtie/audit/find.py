@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -36,22 +36,16 @@ Tensors = Mapping[str, StoredTensor]  # by name
 
 
 class EmbeddingTable:
-    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V.
+    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V."""
 
-    With `ids` it has those rows of the stored table, in their order.
-    """
-
-    def __init__(self, tensor: StoredTensor, transposed: bool, ids: np.ndarray | None = None):
+    def __init__(self, tensor: StoredTensor, transposed: bool):
         """Describe a tensor of two dimensions without opening it."""
-        self.tensor, self.transposed, self.ids = tensor, transposed, ids
+        self.tensor, self.transposed = tensor, transposed
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
-        if ids is not None:
-            self.vocabulary = len(ids)
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
-        rows: Any = np.s_[start:stop] if self.ids is None else self.ids[start:stop]
-        read = self.tensor.read
+        rows, read = np.s_[start:stop], self.tensor.read
         return np.ascontiguousarray(read(np.s_[:, rows]).T if self.transposed else read(rows))
 
 
@@ -78,9 +72,7 @@ class Embeddings:
     copies: tuple[Copy, ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
     alias: str = ""  # the name that the file gives to the same tensor in the other role
-    # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
-    is_draft: bool = False
-    draft: EmbeddingTable | None = None
+    is_draft: bool = False  # whether the head predicts some tokens only, as in a draft model
 
 
 @dataclass(frozen=True)
@@ -134,7 +126,7 @@ def find_embeddings(
     """
     sizes = set(configuration.vocabularies)
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
-    if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
+    if configuration.fixed and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
         heads = [one for one in _matching(tensors, OUTPUTS) if _side(one) == "decoder"]
         inputs = heads + inputs
@@ -163,7 +155,6 @@ def find_embeddings(
         )
     roles = {"input": first, "output": second[0] if second else None}
     is_packed = bool(second and second[0].packed)  # its shape is not that of its values
-    is_draft, ids = _draft_ids(tensors, configuration, table, None if is_packed else output)
     same = [name for name, kept in aliases.items() if kept == first.name]
     alias = next((name for name in same if match_name(name, OUTPUTS)), "")
     return Embeddings(
@@ -175,8 +166,7 @@ def find_embeddings(
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
         _find_copies(tensors, table, output, [] if _side(first) else others, second),
         alias="" if output else alias,
-        is_draft=is_draft,
-        draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
+        is_draft=not is_packed and _is_draft(tensors, configuration, table, output),
     )
 
 
@@ -199,7 +189,7 @@ def _find_only_head(
     forced = bool({"input", "output"} & set(transposed))
     table = _oriented(found[0], sizes, where, forced=forced)
     packed = {"input": found[0].packed} if found[0].packed else {}
-    is_draft, _ = _draft_ids(tensors, configuration, table, table)
+    is_draft = _is_draft(tensors, configuration, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
         is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
@@ -227,35 +217,21 @@ def _no_input(tensors: Tensors, where: str) -> str:
     )
 
 
-def _draft_ids(
+def _is_draft(
     tensors: Tensors,
     configuration: Configuration,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
-) -> tuple[bool, np.ndarray | None]:
-    """Return whether a head predicts some tokens only, and their ids if a tensor has them.
+) -> bool:
+    """Return whether a head predicts some tokens only.
 
-    EAGLE-3 stores id - position for each row of the head as `d2t` and, for each token, whether the
-    head has it as `t2d` (github.com/sgl-project/SpecForge/pull/534).
+    EAGLE-3 stores which ones as `d2t` and `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
-    maps = {
-        "".join(split_name(name)[-1:]): one
-        for name, one in tensors.items()
-        if one.dtype is not None and one.dtype.kind in "iub"
-    }
-    to_target, in_draft = maps.get("d2t"), maps.get("t2d")
     if output is None or (output is not table and output.vocabulary >= table.vocabulary):
-        return False, None
-    rows, ids = output.vocabulary, None
-    if to_target and to_target.shape == (rows,):
-        ids = np.arange(rows) + to_target.read(np.s_[:]).astype(np.int64)
-    elif in_draft and in_draft.shape == (table.vocabulary,):
-        ids = np.flatnonzero(in_draft.read(np.s_[:]))
-    if ids is not None and (len(ids) != rows or ids.min() < 0 or ids.max() >= table.vocabulary):
-        ids = None
-    is_small = output is not table and 2 * rows < table.vocabulary
-    declared = configuration.draft_vocabulary == rows
-    return bool(to_target or in_draft) or declared or is_small, ids
+        return False
+    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in tensors)
+    is_small = output is not table and 2 * output.vocabulary < table.vocabulary
+    return has_map or is_small or configuration.draft_vocabulary == output.vocabulary
 
 
 def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:

@@ -177,17 +177,12 @@ def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
 
 def _draft(facts: Facts) -> Finding:
     """Report the head of a draft model, which cannot be tied."""
-    output, comparison = facts.embeddings.output or facts.embeddings.input, facts.comparison
-    is_known = facts.embeddings.draft or facts.configuration.draft_vocabulary
-    kind = "A draft model's" if is_known or facts.embeddings.only_head else "The"
-    text = f"{kind} head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
+    output = facts.embeddings.output or facts.embeddings.input
+    text = f"The head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
     if facts.embeddings.only_head:
         text += "; the input embedding is that of the model it drafts for"
-    elif comparison is None:
-        text += f" of {facts.embeddings.input.vocabulary:,}"
     else:
-        same = comparison.common - len(comparison.differing)
-        text += f" of {facts.embeddings.input.vocabulary:,}: {same:,} of its rows are the input's"
+        text += f" of {facts.embeddings.input.vocabulary:,}"
     if facts.claim is not True:
         return Finding("draft", "fine", f"{text}.")
     fix = facts.configuration.fix(False)
@@ -314,6 +309,12 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
     differ = f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
     if facts.claim is False:
         return Finding("different", "fine", f"Untied: {differ}, and {facts.claimant} untied.")
+    if facts.configuration.fixed and not facts.configuration.top:
+        kind = facts.configuration.model_type
+        text = (
+            f"Untied: {differ}, as transformers 5 writes {kind} models; transformers 4 ties them."
+        )
+        return Finding("different", "fine", text)
     untie, of_faulty = facts.configuration.fix(False), _fix_of_faulty(facts, output)
     if facts.claim is None:
         text, fix = f"Apparently untied: {differ}; no flag says anything.", ""
@@ -321,8 +322,6 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
             fix = of_faulty or untie
         return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"to keep both, {untie}; drop {output} only if it was never trained"
-    if facts.configuration.is_always_tied:
-        fix = "store the one that was trained under both names"
     fix = of_faulty or fix
     loaders = loader_lines("tied_but_different")
     if find_shard(ids, common, facts.used):
@@ -395,10 +394,20 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
     size, most = facts.configuration.vocabulary or min(sizes, default=0), max(rows)
-    if len(rows) == 1 and most < size and most not in sizes:
+    extra = KINDS["rows"].get(facts.configuration.model_type)
+    if len(rows) == 1 and extra is None and most < size and most not in sizes:
         text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
         fix = f"set vocab_size: {most}, or restore the rows"
         yield Finding("vocabulary", "wrong", text, fix)
+    if extra and facts.claim and embeddings.output is None:
+        text = f"The input embedding has {extra} more rows than the head in transformers 5, so it"
+        fix = f"restore the head, and {facts.configuration.fix(False)}"
+        yield Finding("vocabulary", "wrong", f"{text} cannot be the head.", fix)
+    if size and extra is not None and tables[0].vocabulary != size + extra:
+        text = f"config.json says a vocabulary of {size:,}, for which transformers makes an input"
+        text += f" embedding of {size + extra:,} rows, but {tables[0].vocabulary:,} are stored: it"
+        fix = "resize the model again, and set every vocabulary size in config.json"
+        yield Finding("vocabulary", "wrong", f"{text} cannot be loaded.", fix)
     used, count = facts.used, embeddings.input.vocabulary
     if used < count:
         said = facts.configuration.vocabulary == used
@@ -597,19 +606,19 @@ def _bias(facts: Facts) -> Iterator[Finding]:
     lengths = {max(bias.shape, default=0) for bias in biases}
     for bias in biases:
         if rows not in bias.shape and (size not in bias.shape or len(lengths) > 1):
-            length, kind = max(bias.shape, default=0), facts.configuration.model_type
+            length = max(bias.shape, default=0)
             text = f"The output bias {bias.name} has {length:,} entries, the output embedding"
             fix = "resize both to the size of the tokenizer"
-            is_wrong = kind and size == rows
+            is_wrong = facts.configuration.model_type and size == rows
             yield Finding("bias-size", "wrong" if is_wrong else "note", f"{text} {rows:,}.", fix)
         elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
             yield Finding(
                 "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
             )
-    is_apart = facts.claim is False and facts.configuration.model_type in KINDS["own_bias"]
-    in_bert = [bias for bias in biases if is_apart and "cls.predictions." in bias.name]
-    values = {bias.read(...).tobytes() for bias in in_bert if len(lengths) == 1}
-    if len(values) > 1:
+    kind = facts.configuration.model_type
+    is_apart = facts.claim is False and kind in KINDS["own_bias"]
+    is_one = is_apart and kind in KINDS["stem_bias"] and len(lengths) == 1
+    if is_one and len({bias.read(...).tobytes() for bias in biases}) > 1:
         names = " and ".join(bias.name for bias in biases)
         text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."
         fix = "store the one of the decoder under both names"
@@ -633,6 +642,17 @@ def missing_bias(embeddings: Embeddings) -> str:
     names = {bias.name for bias in embeddings.biases}
     own = f"{module}.bias"
     return own if found and f"{stem}.bias" in names and own not in names else ""
+
+
+def _factor(facts: Facts) -> Iterator[Finding]:
+    """Report logits that one version of transformers divides by √D and another does not."""
+    in_4, in_5 = facts.configuration.scaled
+    if in_4 is not None and in_4 is not in_5 and not facts.headless:
+        does, does_not = (4, 5) if in_4 else (5, 4)
+        text = f"transformers {does} divides the decoder's output by √D before the head, and"
+        text += f" transformers {does_not} does not."
+        fix = "load it with the version that it was trained with"
+        yield Finding("factor", "wrong", text, fix)
 
 
 def _flag_types(facts: Facts) -> Iterator[Finding]:
@@ -665,17 +685,17 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _unchanged,
     _adapter,
     _bias,
+    _factor,
     _flag_types,
     _token_list,
 )
 # Codes of findings that make a checkpoint inconsistent.
 CAUSES = tuple(
     "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
-    " copies-differ"
-    " dead-table draft-tied flag-type half-resized index-without-tensor levels-disagree no-input"
-    " no-shared-table not-finite shared-alone tensor-without-index tied-but-different"
-    " tied-but-scaled token-list top-missing untied-but-equal untied-but-once untrained-shard"
-    " vocabulary zero-rows".split()
+    " copies-differ dead-table draft-tied factor flag-type half-resized index-without-tensor"
+    " levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
+    " tied-but-different tied-but-scaled token-list top-missing untied-but-equal untied-but-once"
+    " untrained-shard vocabulary zero-rows".split()
 )
 
 

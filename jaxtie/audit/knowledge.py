@@ -104,7 +104,9 @@ def missing_sides(name: str, stored: Collection[str]) -> list[str]:
     inner = NAMES["kinds"]["sides"].get(module)
     if inner is None or {"encoder", "decoder"} & set(prefix):
         return []
-    sides = (".".join([*prefix[2:], side, inner, leaf]) for side in ("encoder", "decoder"))
+    stem = ".".join([*prefix[2:], ""])
+    text = "text_" if any(name.startswith(f"{stem}text_encoder.") for name in stored) else ""
+    sides = (f"{stem}{text}{side}.{inner}.{leaf}" for side in ("encoder", "decoder"))
     return [side for side in sides if side not in stored]
 
 

@@ -319,8 +319,9 @@ def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
     configuration, first = found.checkpoint.configuration, found.verdict.findings[0]
     check(
-        plan.tied or not configuration.is_always_tied,
-        f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
+        configuration.fixed in (None, plan.tied),
+        f"{found.checkpoint.path}: {configuration.claimant} {'un' if plan.tied else ''}tied, so no"
+        f" flag {'' if plan.tied else 'un'}ties them"
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
     is_new = configuration.claim is not plan.tied

@@ -508,15 +508,6 @@ def decoder_has_no_flag_but_tables_differ(made: Made) -> None:
 
 
 @add(
-    "tied-but-different",
-    "store the one that was trained under both names",
-    names_of("fsmt", "fsmt_whose_flag_is_false", form="stored"),
-)
-def tables_differ_and_no_flag_unties(made: Made) -> None:
-    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
-
-
-@add(
     "shared-alone",
     r"store it as \S*encoder.embed_tokens.weight and as \S*decoder.embed_tokens.weight, too",
     names_of("bart", "mbart", "m2m_100", "marian", "led", form="stored"),

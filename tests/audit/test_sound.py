@@ -264,10 +264,10 @@ SOUND |= {
             "decoder.cls.predictions.decoder.weight": A,
         },
     ),
-    "Mllama, whose input has more symbols": (
+    "Mllama, whose input has eight more symbols": (
         "different",
-        UNTIED | {"model_type": "mllama", "text_config": {"vocab_size": 500}},
-        {E: A, H: B[:500]},
+        UNTIED | {"model_type": "mllama", "text_config": {"vocab_size": 504}},
+        {E: A, H: B[:504]},
     ),
     "Equinox": (
         "different",

@@ -179,7 +179,7 @@ BROKEN |= {
         DRAFT,
         LLAMA | TIED | {"draft_vocab_size": 200},
         {"draft-tied"},
-        "for 200 tokens of 512: 200 of its rows are the input's, so it cannot be tied",
+        "for 200 tokens of 512, so it cannot be tied",
         FLAG_ONLY,
         "SpecForge/pull/140",
     ),
@@ -187,7 +187,7 @@ BROKEN |= {
         {E: A, H: B[:200], "t2d": IN_DRAFT},
         LLAMA | TIED,
         {"draft-tied"},
-        "0 of its rows are the input's",
+        "The head, lm_head.weight, is for 200 tokens of 512, so it cannot be tied",
         FLAG_ONLY,
         "",
     ),
@@ -738,6 +738,13 @@ def test_several_checkpoints_in_one_call(tmp_path, capsys, names, status):
         else:
             (model,) = one["models"]
             assert model["cause"] == ("tied-but-different" if one["status"] else None)
+
+
+def test_the_files_that_a_hook_names_are_one_checkpoint(tmp_path, capsys):
+    write_shards(tmp_path, [{E: A}, {H: B}], **V, **TIED)
+    for names in (["config.json"], sorted(path.name for path in tmp_path.iterdir())):
+        assert run_command(*(tmp_path / name for name in names)) == 1
+        assert capsys.readouterr().out.startswith("Inconsistent. config.json says tied")
 
 
 def test_json_says_what_was_compared(tmp_path, capsys):
