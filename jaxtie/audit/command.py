@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import MAIN, Checkpoint, whole
 from jaxtie.audit.compare import Progress
-from jaxtie.audit.find import EmbeddingTable, Role
+from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
@@ -34,14 +34,6 @@ SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status
 SCHEMA = 1  # version of the JSON
 WORDS = ("consistent", "inconsistent", "unreadable")  # by exit status
-
-
-def _parse_sides(text: str) -> tuple[Role, ...]:
-    """Read `input`, `output` or both, separated by a comma."""
-    sides: dict[str, Role] = {"input": "input", "output": "output"}
-    if not set(text.split(",")) <= set(sides):
-        raise ValueError(f"{text!r}: expected input, output or input,output")
-    return tuple(sides[part] for part in text.split(","))
 
 
 def _parse_name(text: str) -> Path:
@@ -77,7 +69,6 @@ unreadable.
                      it trains
   --input NAME       tensor that is the input embedding (found by its name)
   --output NAME      tensor that is the output embedding (found by its name)
-  --transposed SIDE  input, output or input,output: this embedding is stored D × V
   --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without
                      --tie, --untie or --flags, follow the advice of the audit if it is unambiguous
   --tie              with --write: drop the output embedding, also one that differs although the
@@ -96,7 +87,6 @@ unreadable.
     adapter: Path | None = option(parse_path)
     input: str | None = option()
     output: str | None = option()
-    transposed: tuple[Role, ...] | None = option(_parse_sides)
     write: Path | None = option(parse_path)
     tie: bool = flag()
     untie: bool = flag()
@@ -170,7 +160,7 @@ def _how(options: AuditOptions) -> How | None:
     chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
     check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
-    others = options.against or options.adapter or options.transposed or options.json
+    others = options.against or options.adapter or options.json
     is_plain = not others and not options.allow and len(options.paths) == 1
     allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
     check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
@@ -195,7 +185,6 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 against=options.against,
                 adapter=options.adapter,
                 names=(options.input, options.output),
-                transposed=options.transposed or (),
                 allowed=options.allow or (),
                 progress=progress,
             )

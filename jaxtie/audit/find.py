@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal
@@ -16,7 +16,6 @@ from jaxtie.audit.knowledge import (
     OUTPUTS,
     PACKED_LEAVES,
     Pattern,
-    copied_role,
     is_model_level,
     is_output_bias,
     match_name,
@@ -51,12 +50,10 @@ class EmbeddingTable:
 
 @dataclass(frozen=True)
 class Copy:
-    """A further table of the input or of the output embedding."""
+    """A further table of the input or of the output embedding; another model's if it differs."""
 
     role: Role
     table: EmbeddingTable
-    # Whether it belongs to the model only if its values are the same; else it is another model's.
-    must_agree: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,6 @@ def find_embeddings(
     where: str,
     names: tuple[str | None, str | None] = (None, None),
     *,
-    transposed: Collection[Role] = (),
     aliases: Mapping[str, str] = {},
 ) -> Embeddings:
     """Find the embeddings among a model's tensors.
@@ -117,7 +113,6 @@ def find_embeddings(
       configuration: its vocabulary sizes decide where names do not.
       where: the checkpoint, for errors.
       names: tensors to take as input and output embedding; None to find them.
-      transposed: roles of tables that are stored D × V whatever their names and shapes say.
       aliases: further names of tensors, as a file's metadata list them.
 
     Raises:
@@ -132,17 +127,16 @@ def find_embeddings(
         inputs = heads + inputs
     second = _named(tensors, names[1], "--output", where)
     if not inputs and not names[1]:
-        return _find_only_head(tensors, configuration, aliases, where, transposed)
+        return _find_only_head(tensors, configuration, aliases, where)
     check(bool(inputs), _no_input(tensors, where))
     first, *others = inputs
-    table = _oriented(first, sizes, where, forced="input" in transposed)
+    table = _oriented(first, sizes, where)
     other_width = [] if configuration.claim else _heads_of_other_width(tensors, table)
     second = second or _find_outputs(tensors, table, inputs, where) or other_width
     output = None
     if second:
         known = sizes | {table.vocabulary}
-        forced = "output" in transposed
-        output = _oriented(second[0], known, where, like=table, forced=forced)
+        output = _oriented(second[0], known, where, like=table)
         is_head = configuration.claim is False or second[0].name in {
             one.name for one in other_width
         }
@@ -164,7 +158,10 @@ def find_embeddings(
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors, table.tensor.name),
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
-        _find_copies(tensors, table, output, [] if _side(first) else others, second),
+        (
+            *(Copy("input", _like(table, one)) for one in others if not _side(first)),
+            *(Copy("output", _like(output or table, one)) for one in second[1:]),
+        ),
         alias="" if output else alias,
         is_draft=not is_packed and _is_draft(tensors, configuration, table, output),
     )
@@ -175,7 +172,6 @@ def _find_only_head(
     configuration: Configuration,
     aliases: Mapping[str, str],
     where: str,
-    transposed: Collection[Role],
 ) -> Embeddings:
     """Return the only table, which is stored under the name of a head."""
     found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
@@ -186,8 +182,7 @@ def _find_only_head(
     check(bool(found), _no_input(tensors, where))
     _check_unique(found, "output", where)
     sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
-    forced = bool({"input", "output"} & set(transposed))
-    table = _oriented(found[0], sizes, where, forced=forced)
+    table = _oriented(found[0], sizes, where)
     packed = {"input": found[0].packed} if found[0].packed else {}
     is_draft = _is_draft(tensors, configuration, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
@@ -232,6 +227,10 @@ def _is_draft(
     has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in tensors)
     is_small = output is not table and 2 * output.vocabulary < table.vocabulary
     return has_map or is_small or configuration.draft_vocabulary == output.vocabulary
+
+
+def _like(table: EmbeddingTable, other: _Candidate) -> EmbeddingTable:
+    return EmbeddingTable(other.tensor, table.transposed)
 
 
 def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:
@@ -360,26 +359,6 @@ def several_tables(names: Sequence[str], role: str, where: str) -> str:
     )
 
 
-def _find_copies(
-    tensors: Tensors,
-    table: EmbeddingTable,
-    output: EmbeddingTable | None,
-    inputs: Sequence[_Candidate],
-    outputs: Sequence[_Candidate],
-) -> tuple[Copy, ...]:
-    """Return further tables of both embeddings that have their shapes."""
-    main: dict[Role, EmbeddingTable] = {"input": table, "output": output or table}
-    found = [Copy("input", EmbeddingTable(one.tensor, table.transposed), True) for one in inputs]
-    for one in outputs[1:]:
-        found.append(Copy("output", EmbeddingTable(one.tensor, main["output"].transposed), True))
-    for name, tensor in tensors.items():
-        like = main[role] if (role := copied_role(name)) else table
-        is_alike = tensor.shape == like.tensor.shape and like.tensor.is_values
-        if role and is_alike and tensor.is_values:
-            found.append(Copy(role, EmbeddingTable(tensor, like.transposed)))
-    return tuple(found)
-
-
 def _find_outputs(
     tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate], where: str
 ) -> list[_Candidate]:
@@ -451,16 +430,12 @@ def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
 
 
 def _oriented(
-    candidate: _Candidate,
-    sizes: set[int],
-    where: str,
-    like: EmbeddingTable | None = None,
-    forced: bool = False,
+    candidate: _Candidate, sizes: set[int], where: str, like: EmbeddingTable | None = None
 ) -> EmbeddingTable:
     """Decide which dimension is the vocabulary.
 
-    If `forced`, it is the second one. Else the width of the other table decides, else the
-    configuration, else the name (one with `emb` means V × D), else the larger dimension.
+    The width of the other table decides, else the configuration, else the name (one with `emb`
+    means V × D), else the larger dimension.
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
@@ -473,8 +448,8 @@ def _oriented(
         f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
     )
     rows, columns = shape
-    if forced or rows == columns:
-        return EmbeddingTable(tensor, forced or candidate.transposed)
+    if rows == columns:
+        return EmbeddingTable(tensor, candidate.transposed)
     if like and (rows == like.width) != (columns == like.width):
         return EmbeddingTable(tensor, rows == like.width)
     if (rows in sizes) != (columns in sizes):

@@ -47,13 +47,11 @@ class Facts:
     """Facts about one model of a checkpoint."""
 
     checkpoint: Checkpoint
-    claim: bool | None  # whether the model is said to be tied; None if nothing says so
-    claimant: str  # the beginning of a sentence: "config.json says"
     embeddings: Embeddings
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
     # Of "input" and, if it differs, "output", but none that is packed.
     rows: Mapping[str, RowFacts]
-    unequal: tuple[str, ...]  # names of further tables that differ from these two
+    unequal: tuple[str, ...]  # names of tables of an encoder that differ from the input
     unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
     packed_alike: bool | None  # whether two packed embeddings are equal; None if unknown
@@ -62,6 +60,18 @@ class Facts:
     def configuration(self) -> Configuration:
         """The checkpoint's configuration."""
         return self.checkpoint.configuration
+
+    @property
+    def claim(self) -> bool | None:
+        """Whether the model is said to be tied; None if nothing says so."""
+        return self.configuration.claim
+
+    @property
+    def says(self) -> str:
+        """What is said about tying, to end a sentence: `, and config.json says tied`."""
+        if self.claim is None:
+            return "; no flag says anything"
+        return f", and {self.configuration.claimant} {'tied' if self.claim else 'untied'}"
 
     @property
     def headless(self) -> bool:
@@ -93,7 +103,7 @@ class Facts:
     @property
     def said(self) -> str:
         """The claimant as it begins a sentence."""
-        text = self.claimant
+        text = self.configuration.claimant
         return text if text.endswith("says") else text[0].upper() + text[1:]
 
 
@@ -122,56 +132,31 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _stored_once(facts)
     elif comparison is None and not facts.embeddings.packed:
         widths = [table.width for table in (facts.embeddings.input, output)]
-        claim = (
-            "; no flag says anything" if facts.claim is None else f", and {facts.claimant} untied"
-        )
-        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{claim}."
+        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{facts.says}."
         yield Finding("different", "fine", text)
-    elif comparison is None:
+    elif comparison is None and facts.packed_alike is None:
         yield _packed(facts, output.tensor.name)
-    elif not comparison.is_equal and _differing(facts, comparison).size:
-        yield _different(facts, output.tensor.name, comparison)
-    elif comparison.relation == "scale":
+    elif not facts.packed_alike and (comparison is None or _differing(facts).size):
+        yield _different(facts, output.tensor.name)
+    elif comparison and comparison.relation == "scale":
         yield _scaled(facts, comparison)
     else:
-        yield _equal(facts, output.tensor.name, comparison)
+        yield _equal(facts, output.tensor.name)
 
 
 def _packed(facts: Facts, output: str) -> Finding:
-    """Report two embeddings of which one is packed at least."""
-    loaders, claim = loader_lines("packed"), f", and {facts.claimant}"
-    if facts.claim is None:
-        claim = "; no flag says anything"
-    if facts.packed_alike is None:
-        packed = " and ".join(
-            f"the {role} embedding is packed ({word})"
-            for role, word in facts.embeddings.packed.items()
-        )
-        text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
-        text += f" equal is not known{claim}"
-        text += {None: "", True: " tied", False: " untied"}[facts.claim]
-        return Finding("packed", "note", f"{text}.", loaders=loaders)
-    if facts.packed_alike:
-        same = "the two packed embeddings are equal in every byte"
-        if facts.claim is False:
-            fix = f"{facts.configuration.fix(True)}, if it was trained tied"
-            return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
-        tied = " tied" if facts.claim else ""
-        text = f"Tied, stored twice: {same}{claim}{tied}."
-        return Finding("equal", "fine", text, loaders=loaders)
-    differ = "the two embeddings are packed alike and differ"
-    if facts.claim:
-        fix = f"to keep both, {facts.configuration.fix(False)}; drop {output} only if it was never"
-        loaders = loader_lines("tied_but_different")
-        text = f"{facts.said} tied, but {differ}."
-        return Finding("tied-but-different", "wrong", text, f"{fix} trained", loaders)
-    untied = " untied" if facts.claim is False else ""
-    return Finding("different", "fine", f"Untied: {differ}{claim}{untied}.")
+    """Report two embeddings of which one is packed at least, so that they are not comparable."""
+    packed = " and ".join(
+        f"the {role} embedding is packed ({word})" for role, word in facts.embeddings.packed.items()
+    )
+    text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
+    text += f" equal is not known{facts.says}."
+    return Finding("packed", "note", text, loaders=loader_lines("packed"))
 
 
-def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
+def _differing(facts: Facts) -> np.ndarray:
     """Return the ids of rows that differ, without padding unless the model is said to be untied."""
-    ids = comparison.differing
+    ids = np.zeros(0, int) if facts.comparison is None else facts.comparison.differing
     return ids if facts.claim is False else ids[ids < facts.used]
 
 
@@ -186,7 +171,7 @@ def _draft(facts: Facts) -> Finding:
     if facts.claim is not True:
         return Finding("draft", "fine", f"{text}.")
     fix = facts.configuration.fix(False)
-    text += f", so it cannot be tied, but {facts.claimant} tied."
+    text += f", so it cannot be tied, but {facts.configuration.claimant} tied."
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
 
 
@@ -198,9 +183,8 @@ def _only_head(facts: Facts) -> Finding:
     if alias:
         only += f", and the file's metadata says that {alias} is the same tensor"
     if facts.claim or (alias and facts.claim is None):
-        claim = f", and {facts.claimant} tied" if facts.claim else ""
         fix = f"store it as {alias or 'the input embedding'}, too"
-        return Finding("head-only", "note", f"Tied: {only}{claim}.", fix, loaders)
+        return Finding("head-only", "note", f"Tied: {only}{facts.says}.", fix, loaders)
     if alias:
         text = f"{facts.said} untied, but {only}."
         fix = facts.configuration.fix(True)
@@ -249,7 +233,7 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
         return Finding("lone", "fine", text)
     loaders = loader_lines("once", configuration.model_type)
-    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.", "", loaders)
+    return Finding("once", "fine", f"Tied: {stored}{facts.says}.", "", loaders)
 
 
 def _how_equal(comparison: Comparison) -> str:
@@ -281,34 +265,46 @@ def _scaled(facts: Facts, comparison: Comparison) -> Finding:
     return Finding("tied-but-scaled", "wrong", text, fix, loader_lines("tied_but_different"))
 
 
-def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
-    same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
-    if len(comparison.differing):
-        same += f", but for {len(comparison.differing):,} rows of padding"
+def _equal(facts: Facts, output: str) -> Finding:
+    comparison, loaders = facts.comparison, ()
+    if comparison is None:
+        same, loaders = "the two packed embeddings are equal in every byte", loader_lines("packed")
+    else:
+        same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
+        if len(comparison.differing):
+            same += f", but for {len(comparison.differing):,} rows of padding"
+    is_exact = comparison is not None and comparison.is_exact
     if facts.claim is False and facts.checkpoint.untied:
-        text = f"Untied by --untie and not trained since: {same}, and {facts.claimant} untied."
+        text = f"Untied by --untie and not trained since: {same}{facts.says}."
         return Finding("untied-copy", "fine", text)
     if facts.claim is False:
-        drop = f" and drop {output}" if comparison.is_exact else ""
+        drop = f" and drop {output}" if is_exact else ""
         fix = f"{facts.configuration.fix(True)}{drop}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
-    claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
     # Without a flag at the top level some loaders would miss the output.
-    once = facts.configuration.top is True and comparison.is_exact
+    once = facts.configuration.top is True and is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
-    return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
+    return Finding("equal", "fine", f"Tied, stored twice: {same}{facts.says}.", fix, loaders)
 
 
-def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
-    ids, common = _differing(facts, comparison), comparison.common
-    rows, elsewhere = f"all {common:,} rows", ""
+def _how_different(facts: Facts, ids: np.ndarray) -> str:
+    """Return `the two embeddings differ in 3 of 512 rows (ids 1 to 3), by at most 0.1`."""
+    comparison = facts.comparison
+    if comparison is None:
+        return "the two embeddings are packed alike and differ"
+    rows, elsewhere, common = f"all {comparison.common:,} rows", "", comparison.common
     if len(ids) < common:
         rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
         how = _how_equal(comparison)
         elsewhere = f", and are equal elsewhere{how}" if how else ""
-    differ = f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
+    return f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
+
+
+def _different(facts: Facts, output: str) -> Finding:
+    ids = _differing(facts)
+    differ = _how_different(facts, ids)
     if facts.claim is False:
-        return Finding("different", "fine", f"Untied: {differ}, and {facts.claimant} untied.")
+        return Finding("different", "fine", f"Untied: {differ}{facts.says}.")
     if facts.configuration.fixed and not facts.configuration.top:
         kind = facts.configuration.model_type
         text = (
@@ -317,14 +313,14 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
         return Finding("different", "fine", text)
     untie, of_faulty = facts.configuration.fix(False), _fix_of_faulty(facts, output)
     if facts.claim is None:
-        text, fix = f"Apparently untied: {differ}; no flag says anything.", ""
+        text, fix = f"Apparently untied: {differ}{facts.says}.", ""
         if facts.configuration.path:
             fix = of_faulty or untie
         return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"to keep both, {untie}; drop {output} only if it was never trained"
     fix = of_faulty or fix
     loaders = loader_lines("tied_but_different")
-    if find_shard(ids, common, facts.used):
+    if find_shard(ids, facts.embeddings.input.vocabulary, facts.used):
         fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
     text = f"{facts.said} tied, but {differ}."
@@ -439,7 +435,7 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
-    """Report further tables: of an encoder, of layers for several tokens, repeated ones."""
+    """Report further tables, of an encoder."""
     embeddings, configuration = facts.embeddings, facts.configuration
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
@@ -460,11 +456,6 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             fix = "find out which table was trained, and keep that one"
             lines = loader_lines("copies_differ")
             yield Finding("copies-differ", "wrong", text, fix, lines)
-    for copy in embeddings.copies:
-        tensor = copy.table.tensor
-        verb = "differs from" if tensor.name in facts.unequal else "repeats"
-        text = f"{tensor.name} ({tensor.stored}) {verb} the {copy.role} embedding."
-        yield Finding("copies", "note", text)
     lacks_encoder = embeddings.has_encoder and embeddings.output and not embeddings.encoders
     if name.endswith("decoder.embed_tokens.weight") and lacks_encoder:
         text = (

@@ -19,8 +19,8 @@ from jaxtie.audit.knowledge import (
     LEAVES,
     NAMES,
     OUTPUTS,
-    copied_role,
     head_of,
+    is_copy,
     is_transform,
     match_name,
     missing_sides,
@@ -237,11 +237,11 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     if not changed:
         return
     copies = found.verdict.embeddings.copies
-    further = [one.table.tensor.name for one in copies if one.must_agree]
+    further = [one.table.tensor.name for one in copies]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
-        is_like &= _module(name) == _module(changed) and copied_role(name) is None
+        is_like &= _module(name) == _module(changed) and not is_copy(name)
         further += [name] if is_like else []
     names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
     check(

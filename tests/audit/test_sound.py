@@ -350,21 +350,6 @@ def test_padding_is_a_note_and_no_shard(tmp_path, name):
     assert not any("shard" in finding.text for finding in found.verdict.findings)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (f"{DEEPSEEK}embed_tokens.weight", "(BF16) repeats the input embedding"),
-        (f"{DEEPSEEK}shared_head.head.weight", "(F32) differs from the output embedding"),
-        ("mtp.embed_tokens.weight", "(BF16) repeats the input embedding"),
-    ],
-)
-def test_copies_for_several_tokens_are_compared(tmp_path, name, words):
-    _, config, tensors = SOUND["copies for several tokens"]
-    found = audit_folder(tmp_path, tensors, config)
-    texts = [finding.text for finding in found.verdict.findings if finding.code == "copies"]
-    assert f"{name} {words}." in texts
-
-
 @pytest.mark.parametrize(("count", "device"), [(5000, 128), (9001, 32), (50_257, 64)])
 def test_orbax_vocabularies_that_no_block_divides(tmp_path, monkeypatch, count, device):
     monkeypatch.setattr(compare, "BLOCK_BYTES", device * 4 * 4)
@@ -423,20 +408,6 @@ def test_hdf5_under_any_suffix_and_behind_soft_links(tmp_path, name):
         verdict = audit(path).verdict
         assert verdict.main.code == "different"
         assert verdict.embeddings.output.tensor.name == "model/lm_head/weight"
-
-
-@pytest.mark.parametrize("sides", [("input",), ("output",), ("input", "output")])
-def test_orientation_can_be_given(tmp_path, sides):
-    wide = np.random.default_rng(0).standard_normal((2, 8, 20)).astype(np.float32)
-    tensors = {"in": wide[0].T, "out": wide[1].T}
-    for side, name in (("input", "in"), ("output", "out")):
-        if side in sides:
-            tensors[name] = tensors[name].T
-    tensors = {name: np.ascontiguousarray(array[:8, :8]) for name, array in tensors.items()}
-    found = audit_folder(tmp_path, tensors, UNTIED, names=("in", "out"), transposed=sides)
-    verdict = found.verdict
-    transposed = {side for side in sides if getattr(verdict.embeddings, side).transposed}
-    assert found.status == 0 and transposed == set(sides)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "t5encoder"])
