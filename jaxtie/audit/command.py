@@ -69,8 +69,8 @@ unreadable.
                      it trains
   --input NAME       tensor that is the input embedding (found by its name)
   --output NAME      tensor that is the output embedding (found by its name)
-  --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without
-                     --tie, --untie or --flags, follow the advice of the audit if it is unambiguous
+  --write NEW        with --tie, --untie or --flags: write a repaired copy of a folder of
+                     safetensors, and audit that
   --tie              with --write: drop the output embedding, also one that differs although the
                      flags say tied; every flag says tied
   --untie            with --write: store the output embedding, too; every flag says untied
@@ -132,8 +132,7 @@ def _run(options: AuditOptions) -> int:
     check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
     is_shown = count == 1 and not options.json
     check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
-    how = _how(options)
-    if options.write:
+    if (how := _how(options)) and options.write:
         return _write(options.paths[0], options.write, how, options)
     with contextlib.closing(_Progress(options.quiet)) as progress:
         results = [_audit(path, options, progress) for path in options.paths]
@@ -158,7 +157,8 @@ def _how(options: AuditOptions) -> How | None:
     """Return which repair the options ask for, if any."""
     asked: dict[How, bool] = {"tie": options.tie, "untie": options.untie, "flags": options.flags}
     chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
-    check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
+    needed = int(options.write is not None)
+    check(needed <= len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
     others = options.against or options.adapter or options.json
     is_plain = not others and not options.allow and len(options.paths) == 1
@@ -167,7 +167,7 @@ def _how(options: AuditOptions) -> How | None:
     return next(iter(chosen), None)
 
 
-def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int:
+def _write(path: Path, new: Path, how: How, options: AuditOptions) -> int:
     with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
         names = (options.input, options.output)
         result, done = write_repaired(path, new, how, names=names, progress=progress)

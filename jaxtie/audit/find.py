@@ -131,16 +131,12 @@ def find_embeddings(
     check(bool(inputs), _no_input(tensors, where))
     first, *others = inputs
     table = _oriented(first, sizes, where)
-    other_width = [] if configuration.claim else _heads_of_other_width(tensors, table)
-    second = second or _find_outputs(tensors, table, inputs, where) or other_width
+    second = second or _find_outputs(tensors, table, inputs, where)
     output = None
     if second:
         known = sizes | {table.vocabulary}
         output = _oriented(second[0], known, where, like=table)
-        is_head = configuration.claim is False or second[0].name in {
-            one.name for one in other_width
-        }
-        is_untied = is_head and output.vocabulary == table.vocabulary
+        is_untied = not configuration.claim and output.vocabulary == table.vocabulary
         check(
             bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
             f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
@@ -375,23 +371,6 @@ def _find_outputs(
         sizes = {table.vocabulary, table.width}
         fitting = [one for one in fitting if set(one.tensor.shape) == sizes] or fitting
     return _agreeing(fitting, "output", where)
-
-
-def _heads_of_other_width(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
-    """Return the only head that has a bias for each row of a table, as after a Keras LSTM."""
-    modules = [
-        split_name(name)[:-1]
-        for name, one in tensors.items()
-        if one.shape == (table.vocabulary,) and is_output_bias(name)
-    ]
-    found = [
-        one
-        for one in _matching(tensors, OUTPUTS)
-        if len(one.tensor.shape) == 2
-        and table.vocabulary in one.tensor.shape
-        and split_name(one.name)[:-1] in modules
-    ]
-    return found if len(found) == 1 else []
 
 
 def _belongs(output: str, first: str, others: Sequence[str]) -> bool:

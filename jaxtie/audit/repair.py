@@ -46,10 +46,6 @@ ONCE = ("once", "lone", LOST, "top-missing")
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
-# Findings of which the advice is one thing, if there is one, and the option that does it.
-ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
-ADVISED |= {"equal": "tie", "head-only": "tie"}
-ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing"), "flags")
 # Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
 SHOWN = 5
@@ -77,7 +73,7 @@ class Plan:
 def write_repaired(
     path: Path,
     new: Path,
-    how: How | None = None,
+    how: How,
     *,
     names: tuple[str | None, str | None] = (None, None),
     progress: Progress = lambda *_: None,
@@ -87,7 +83,7 @@ def write_repaired(
     Args:
       path: the checkpoint, which is not changed.
       new: the folder to write; appears only when all of it is on the disk.
-      how: what to do; None for what the audit advises, if that is one thing.
+      how: what to do.
       names: as for `audit`.
       progress: as for `audit`.
 
@@ -172,14 +168,13 @@ def _check_paths(found: Audit, new: Path) -> None:
     )
 
 
-def plan_repair(found: Audit, how: How | None) -> Plan:
+def plan_repair(found: Audit, how: How) -> Plan:
     """Decide what to change; UserError if that is not certain."""
     verdict, where = found.verdict, found.checkpoint.path
     first, embeddings = verdict.findings[0], verdict.embeddings
     _check_certain(found)
-    asked, how = f"--{how or 'write'}", how or _advised(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
-    check(not is_lost or tied, f"{where}: {asked} would change the model: {first.text} {IF_LOST}")
+    check(not is_lost or tied, f"{where}: --{how} would change the model: {first.text} {IF_LOST}")
     is_lone = first.code == "lone" and how != "untie"
     check(not is_lone, f"{where}: nothing to repair: {first.text}")
     if how == "flags" or (first.code in DIFFERENT and not tied):
@@ -189,13 +184,13 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     # A copy of packed values would lack their scales.
     if first.code in (*ONCE, "head-only") and (tied or not embeddings.packed):
         added = embeddings.alias or head_of(only)
-        what = f"{asked} does not know the name of the head that belongs to {only}"
+        what = f"--{how} does not know the name of the head that belongs to {only}"
         if embeddings.only_head:
             what = f"only the head, {only}, is stored; store it as the input embedding, too"
         check(bool(added), f"{where}: {what}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
-        what = f"{asked} would change the model; --flags keeps what is stored"
+        what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
 
@@ -302,17 +297,6 @@ def _check_certain(found: Audit) -> None:
     check(
         not lost, f"{where}: no file has {', '.join(lost[:5])}, which the index names; restore it"
     )
-
-
-def _advised(found: Audit) -> How:
-    """Return the option that follows the advice; UserError if it is ambiguous."""
-    main, where = found.verdict.main, found.checkpoint.path
-    ask = "give --tie, --untie or --flags"
-    check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
-    check(main.code != LOST, f"{where}: {main.text} {IF_LOST}")
-    if main.code not in ADVISED:
-        raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
-    return ADVISED[main.code]
 
 
 def _check_flag(found: Audit, plan: Plan) -> None:

@@ -380,7 +380,10 @@ UNREADABLE = {
     "placeholder of one dimension": ("holds no values", with_tensors(**{E: A[:0, 0]})),
     "table of one dimension": ("2-D", with_tensors(**{E: A.reshape(-1), H: B})),
     "table of three dimensions": ("2-D", with_tensors(**{E: A, H: B.reshape(2, -1, WIDTH)})),
-    "widths that differ": ("widths differ", with_tensors(**{E: A, H: B[:, :8]})),
+    "widths that differ": (
+        "widths differ",
+        lambda path: write_folder(path, {E: A, H: B[:, :8]}, {"tie_word_embeddings": True}),
+    ),
     "config that is no JSON": ("is no JSON object (Expecting property name", with_config("{")),
     "config that is a list": ("is no JSON object (it is another value)", with_config("[]")),
     "config too deep": ("is no JSON object (maximum recursion", with_config('{"a":' * 9999)),
