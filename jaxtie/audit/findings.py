@@ -5,7 +5,7 @@ To add a rule, write a function of `Facts` that yields findings and add it to `R
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
-KINDS: dict[str, list[str]] = NAMES["kinds"]
+KINDS: dict[str, Any] = NAMES["kinds"]
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
@@ -266,9 +266,9 @@ def _scaled(facts: Facts, comparison: Comparison) -> Finding:
 
 
 def _equal(facts: Facts, output: str) -> Finding:
-    comparison, loaders = facts.comparison, ()
+    comparison = facts.comparison
     if comparison is None:
-        same, loaders = "the two packed embeddings are equal in every byte", loader_lines("packed")
+        same = "the two packed embeddings are equal in every byte"
     else:
         same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
         if len(comparison.differing):
@@ -284,6 +284,7 @@ def _equal(facts: Facts, output: str) -> Finding:
     # Without a flag at the top level some loaders would miss the output.
     once = facts.configuration.top is True and is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
+    loaders = () if comparison else loader_lines("packed")
     return Finding("equal", "fine", f"Tied, stored twice: {same}{facts.says}.", fix, loaders)
 
 

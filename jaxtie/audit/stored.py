@@ -336,8 +336,8 @@ def from_orbax(folder: Path) -> list[StoredTensor]:
                 parse_json(whole.read(raw).result().value, what, "save it again")
                 spec = {"driver": driver, "kvstore": kvstore(f"{name}/")}
                 store = ts.open(spec, context=context).result()
-                chunk = store.chunk_layout.read_chunk.shape or ()  # is decoded whole
-                most = max(math.prod(store.shape), math.prod(chunk))
+                chunk = [size or 1 for size in store.chunk_layout.read_chunk.shape or ()]
+                most = max(math.prod(store.shape), math.prod(chunk))  # a chunk is decoded whole
                 size = most * store.dtype.numpy_dtype.itemsize
                 _check_believable(folder, name, size, stored)
                 found.append(_from_store(folder, name, store))
