@@ -388,7 +388,8 @@ def is_offered(path: Path) -> bool:
 
     found = audit(path)
     has_more = any(map(is_transform, found.checkpoint.tensors)) or found.verdict.embeddings.biases
-    return not has_more or found.checkpoint.configuration.model_type in NAMES["kinds"]["reloaded"]
+    kind, kinds = found.checkpoint.configuration.model_type, NAMES["kinds"]
+    return kind not in kinds["changed"] and (not has_more or kind in kinds["reloaded"])
 
 
 class Place:
