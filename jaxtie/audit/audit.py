@@ -1,8 +1,7 @@
 """Run an audit, from a path to a verdict."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
 from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_rows, scan
-from jaxtie.audit.find import Embeddings, EmbeddingTable, Role, find_embeddings, several_tables
+from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings, several_tables
 from jaxtie.audit.findings import Facts, Finding, findings_of, index_texts, runs_of
 from jaxtie.config import UserError, check
 from jaxtie.results.tables import json_numbers
@@ -109,7 +108,6 @@ def audit(
     against: Path | None = None,
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
-    transposed: Collection[Role] = (),
     allowed: Collection[str] = (),
     progress: Progress = lambda *_: None,
 ) -> Audit:
@@ -120,7 +118,6 @@ def audit(
       against: an older checkpoint of the same model.
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
-      transposed: roles of tables that are stored D × V whatever their names and shapes say.
       allowed: causes that leave the checkpoint consistent.
       progress: called now and then, with the rows that are done.
 
@@ -131,26 +128,20 @@ def audit(
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
-    find = functools.partial(_find, names=names, transposed=transposed)
-    embeddings = find(checkpoint)
-    before = _old_table(old, embeddings.input, find) if old else None
+    embeddings = _find(checkpoint, names)
+    before = _old_table(old, embeddings.input, names) if old else None
     facts = _gather(checkpoint, embeddings, before, trained, progress)
     findings = findings_of(facts, allowed)
     return Audit(checkpoint, ModelVerdict(embeddings, findings, facts.comparison))
 
 
-def _find(
-    checkpoint: Checkpoint,
-    names: tuple[str | None, str | None],
-    transposed: Collection[Role],
-) -> Embeddings:
+def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embeddings:
     try:
         return find_embeddings(
             checkpoint.tensors,
             checkpoint.configuration,
             str(checkpoint.path),
             names,
-            transposed=transposed,
             aliases=checkpoint.aliases,
         )
     except UserError as error:
@@ -159,23 +150,24 @@ def _find(
 
 
 def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
-    """Return the names of further tables that differ from the input or the output embedding.
+    """Return the names of tables of an encoder that differ from the input embedding.
 
     Raises:
-      UserError: if one of them is another model's.
+      UserError: if a further table of the input or of the output embedding differs.
     """
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
-    pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
-    pairs += [(table, embeddings.input) for table in embeddings.encoders]
-    unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
     for copy in embeddings.copies:
-        alike = [one.table for one in embeddings.copies if one.must_agree and one.role == copy.role]
+        alike = [one.table for one in embeddings.copies if one.role == copy.role]
         tables = [table.tensor.name for table in (main[copy.role], *alike)]
         check(
-            not copy.must_agree or copy.table.tensor.name not in unequal,
+            _is_same(copy.table, main[copy.role], progress),
             several_tables(tables, copy.role, str(where)),
         )
-    return tuple(unequal)
+    return tuple(
+        table.tensor.name
+        for table in embeddings.encoders
+        if not _is_same(table, embeddings.input, progress)
+    )
 
 
 def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) -> bool:
@@ -187,10 +179,10 @@ def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) ->
 
 
 def _old_table(
-    old: Checkpoint, table: EmbeddingTable, find: Callable[..., Embeddings]
+    old: Checkpoint, table: EmbeddingTable, names: tuple[str | None, str | None]
 ) -> EmbeddingTable:
     """Return the input embedding of an older checkpoint."""
-    found = find(old).input
+    found = _find(old, names).input
     shapes = [(one.vocabulary, one.width) for one in (found, table)]
     check(
         shapes[0] == shapes[1],
@@ -214,22 +206,15 @@ def _gather(
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
     output = None if "output" in embeddings.packed else embeddings.output
-    if output and output.width != table.width and not embeddings.packed:
+    is_other_width = output and output.width != table.width and not embeddings.packed
+    if output and (embeddings.is_draft or is_other_width):
         rows["output"], output = scan(output, None, progress)[0], None
-    compared = embeddings.draft if embeddings.is_draft else table
     if "input" not in embeddings.packed:
-        if output and compared:
-            first, second, comparison = scan(compared, output, progress)
-            rows["input"] = first if compared is table else scan(table, None, progress)[0]
-            if second and comparison and not (comparison.is_equal and comparison.extra == 0):
-                rows["output"] = second
-        else:
-            rows["input"] = scan(table, None, progress)[0]
-    configuration = checkpoint.configuration
+        rows["input"], second, comparison = scan(table, output, progress)
+        if second and comparison and not (comparison.is_equal and comparison.extra == 0):
+            rows["output"] = second
     return Facts(
         checkpoint,
-        claim=configuration.claim,
-        claimant=configuration.claimant,
         embeddings=embeddings,
         comparison=comparison,
         rows=rows,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.flags import (
+    CONFIGS,
     Configuration,
     configuration_of,
     find_configuration,
@@ -33,16 +34,15 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
-FASTTEXT = b"\xba\x16\x4f\x2f"  # the first bytes of a model of fastText
-WORD2VEC = re.compile(rb"\d+ \d+\n")
 UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
 FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
 FORMATS |= {".gguf": "GGUF", ".keras": "Keras"}
 READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".gguf": from_gguf}
 READERS |= {".h5": from_keras, ".hdf5": from_keras, ".keras": from_keras_archive}
 EXPECTED_FORMATS = "expected .safetensors, .npz, .keras, .weights.h5, .gguf, or an Orbax folder"
-ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
+MAIN = ("model.safetensors", f"model{INDEX}")  # what is read of a folder that has several files
+ADAPTER = "adapter_"  # how names of files of an adapter begin
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
 SENTENCE_EMBEDDER = ("modules.json", "config_sentence_transformers.json")
 ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
@@ -73,7 +73,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises:
       UserError: if there is no checkpoint, it is a pickle or a run of jaxtie, or it cannot be read.
     """
-    path = _find_in_cache(path)
+    path = whole(_find_in_cache(path))
     check_path(path)
     if path.is_dir():
         return _open_folder(path)
@@ -83,12 +83,18 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.name.endswith(INDEX):
         return _open_sharded(path)
     if stem := _shard_stem(path):
-        if (index := path.with_name(f"{stem}{INDEX}")).is_file():
-            return _open_sharded(index)
         shards = [one for one in sorted(path.parent.iterdir()) if _shard_stem(one) == stem]
         return _open_files(_files_of_one_checkpoint(shards), path.parent)
     check(not path.name.startswith(ADAPTER), _only_adapter(path.parent))
     return _open_files([path], path)
+
+
+def whole(path: Path) -> Path:
+    """Return the index of a shard that has one, the folder of a `config.json`, or the path."""
+    if path.name in CONFIGS:
+        return path.parent
+    index = path.with_name(f"{_shard_stem(path)}{INDEX}") if _shard_stem(path) else path
+    return index if index.is_file() else path
 
 
 def _shard_stem(path: Path) -> str:
@@ -144,18 +150,14 @@ def _distributed(path: Path) -> str:
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raise UserError if a file is a pickle by its suffix or its first bytes, or word vectors."""
+    """Raise UserError if a file is a pickle by its suffix or its first bytes."""
     is_pickle = path.suffix in PICKLES
     if path.suffix not in (*FORMATS, ".json"):  # a safetensors file may begin like a pickle
         with path.open("rb") as file:
-            start = file.read(40)
+            start = file.read(4)
         if path.suffix == ".bin" and start:  # other programs write .bin, too
             is_pickle = start.startswith(ZIP)
         is_pickle |= start.startswith(PICKLE_STARTS)
-        check(
-            not (start.startswith(FASTTEXT) or WORD2VEC.match(start)),
-            f"{path}: holds word vectors (fastText or word2vec), not a language model",
-        )
     check(
         not is_pickle,
         f"{path}: is a pickle, which may run code when it is read, so it is not read; save it as"

@@ -6,14 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import Checkpoint
+from jaxtie.audit.checkpoint import MAIN, Checkpoint, whole
 from jaxtie.audit.compare import Progress
-from jaxtie.audit.find import EmbeddingTable, Role
+from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
@@ -34,14 +34,6 @@ SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status
 SCHEMA = 1  # version of the JSON
 WORDS = ("consistent", "inconsistent", "unreadable")  # by exit status
-
-
-def _parse_sides(text: str) -> tuple[Role, ...]:
-    """Read `input`, `output` or both, separated by a comma."""
-    sides: dict[str, Role] = {"input": "input", "output": "output"}
-    if not set(text.split(",")) <= set(sides):
-        raise ValueError(f"{text!r}: expected input, output or input,output")
-    return tuple(sides[part] for part in text.split(","))
 
 
 def _parse_name(text: str) -> Path:
@@ -77,9 +69,8 @@ unreadable.
                      it trains
   --input NAME       tensor that is the input embedding (found by its name)
   --output NAME      tensor that is the output embedding (found by its name)
-  --transposed SIDE  input, output or input,output: this embedding is stored D × V
-  --write NEW        write a repaired copy of a folder of safetensors, and audit that. Without
-                     --tie, --untie or --flags, follow the advice of the audit if it is unambiguous
+  --write NEW        with --tie, --untie or --flags: write a repaired copy of a folder of
+                     safetensors, and audit that
   --tie              with --write: drop the output embedding, also one that differs although the
                      flags say tied; every flag says tied
   --untie            with --write: store the output embedding, too; every flag says untied
@@ -96,7 +87,6 @@ unreadable.
     adapter: Path | None = option(parse_path)
     input: str | None = option()
     output: str | None = option()
-    transposed: tuple[Role, ...] | None = option(_parse_sides)
     write: Path | None = option(parse_path)
     tie: bool = flag()
     untie: bool = flag()
@@ -135,14 +125,14 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: AuditOptions) -> int:
+    check(len(options.paths) > 0, "expected PATH, a checkpoint")
+    options = replace(options, paths=_checkpoints(options.paths))
     count = len(options.paths)
-    check(count > 0, "expected PATH, a checkpoint")
     is_one = not (options.against or options.adapter or options.input or options.output)
     check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
     is_shown = count == 1 and not options.json
     check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
-    how = _how(options)
-    if options.write:
+    if (how := _how(options)) and options.write:
         return _write(options.paths[0], options.write, how, options)
     with contextlib.closing(_Progress(options.quiet)) as progress:
         results = [_audit(path, options, progress) for path in options.paths]
@@ -157,20 +147,27 @@ def _run(options: AuditOptions) -> int:
     return status
 
 
+def _checkpoints(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return each checkpoint once, also if a hook names several of its files."""
+    found = dict.fromkeys(map(whole, paths))
+    return tuple(path for path in found if path.parent not in found or path.name not in MAIN)
+
+
 def _how(options: AuditOptions) -> How | None:
     """Return which repair the options ask for, if any."""
     asked: dict[How, bool] = {"tie": options.tie, "untie": options.untie, "flags": options.flags}
     chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
-    check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
+    needed = int(options.write is not None)
+    check(needed <= len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
-    others = options.against or options.adapter or options.transposed or options.json
+    others = options.against or options.adapter or options.json
     is_plain = not others and not options.allow and len(options.paths) == 1
     allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
     check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
     return next(iter(chosen), None)
 
 
-def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int:
+def _write(path: Path, new: Path, how: How, options: AuditOptions) -> int:
     with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
         names = (options.input, options.output)
         result, done = write_repaired(path, new, how, names=names, progress=progress)
@@ -188,7 +185,6 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 against=options.against,
                 adapter=options.adapter,
                 names=(options.input, options.output),
-                transposed=options.transposed or (),
                 allowed=options.allow or (),
                 progress=progress,
             )

@@ -2,10 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from jaxtie.audit.knowledge import (
     OUTPUTS,
     PACKED_LEAVES,
     Pattern,
-    copied_role,
     is_model_level,
     is_output_bias,
     match_name,
@@ -36,33 +35,25 @@ Tensors = Mapping[str, StoredTensor]  # by name
 
 
 class EmbeddingTable:
-    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V.
+    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V."""
 
-    With `ids` it has those rows of the stored table, in their order.
-    """
-
-    def __init__(self, tensor: StoredTensor, transposed: bool, ids: np.ndarray | None = None):
+    def __init__(self, tensor: StoredTensor, transposed: bool):
         """Describe a tensor of two dimensions without opening it."""
-        self.tensor, self.transposed, self.ids = tensor, transposed, ids
+        self.tensor, self.transposed = tensor, transposed
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
-        if ids is not None:
-            self.vocabulary = len(ids)
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
-        rows: Any = np.s_[start:stop] if self.ids is None else self.ids[start:stop]
-        read = self.tensor.read
+        rows, read = np.s_[start:stop], self.tensor.read
         return np.ascontiguousarray(read(np.s_[:, rows]).T if self.transposed else read(rows))
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A further table of the input or of the output embedding."""
+    """A further table of the input or of the output embedding; another model's if it differs."""
 
     role: Role
     table: EmbeddingTable
-    # Whether it belongs to the model only if its values are the same; else it is another model's.
-    must_agree: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,9 +69,7 @@ class Embeddings:
     copies: tuple[Copy, ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
     alias: str = ""  # the name that the file gives to the same tensor in the other role
-    # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
-    is_draft: bool = False
-    draft: EmbeddingTable | None = None
+    is_draft: bool = False  # whether the head predicts some tokens only, as in a draft model
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,6 @@ def find_embeddings(
     where: str,
     names: tuple[str | None, str | None] = (None, None),
     *,
-    transposed: Collection[Role] = (),
     aliases: Mapping[str, str] = {},
 ) -> Embeddings:
     """Find the embeddings among a model's tensors.
@@ -125,7 +113,6 @@ def find_embeddings(
       configuration: its vocabulary sizes decide where names do not.
       where: the checkpoint, for errors.
       names: tensors to take as input and output embedding; None to find them.
-      transposed: roles of tables that are stored D × V whatever their names and shapes say.
       aliases: further names of tensors, as a file's metadata list them.
 
     Raises:
@@ -134,27 +121,22 @@ def find_embeddings(
     """
     sizes = set(configuration.vocabularies)
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
-    if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
+    if configuration.fixed and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
         heads = [one for one in _matching(tensors, OUTPUTS) if _side(one) == "decoder"]
         inputs = heads + inputs
     second = _named(tensors, names[1], "--output", where)
     if not inputs and not names[1]:
-        return _find_only_head(tensors, configuration, aliases, where, transposed)
+        return _find_only_head(tensors, configuration, aliases, where)
     check(bool(inputs), _no_input(tensors, where))
     first, *others = inputs
-    table = _oriented(first, sizes, where, forced="input" in transposed)
-    other_width = [] if configuration.claim else _heads_of_other_width(tensors, table)
-    second = second or _find_outputs(tensors, table, inputs, where) or other_width
+    table = _oriented(first, sizes, where)
+    second = second or _find_outputs(tensors, table, inputs, where)
     output = None
     if second:
         known = sizes | {table.vocabulary}
-        forced = "output" in transposed
-        output = _oriented(second[0], known, where, like=table, forced=forced)
-        is_head = configuration.claim is False or second[0].name in {
-            one.name for one in other_width
-        }
-        is_untied = is_head and output.vocabulary == table.vocabulary
+        output = _oriented(second[0], known, where, like=table)
+        is_untied = not configuration.claim and output.vocabulary == table.vocabulary
         check(
             bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
             f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
@@ -163,7 +145,6 @@ def find_embeddings(
         )
     roles = {"input": first, "output": second[0] if second else None}
     is_packed = bool(second and second[0].packed)  # its shape is not that of its values
-    is_draft, ids = _draft_ids(tensors, configuration, table, None if is_packed else output)
     same = [name for name, kept in aliases.items() if kept == first.name]
     alias = next((name for name in same if match_name(name, OUTPUTS)), "")
     return Embeddings(
@@ -173,10 +154,12 @@ def find_embeddings(
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors, table.tensor.name),
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
-        _find_copies(tensors, table, output, [] if _side(first) else others, second),
+        (
+            *(Copy("input", _like(table, one)) for one in others if not _side(first)),
+            *(Copy("output", _like(output or table, one)) for one in second[1:]),
+        ),
         alias="" if output else alias,
-        is_draft=is_draft,
-        draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
+        is_draft=not is_packed and _is_draft(tensors, configuration, table, output),
     )
 
 
@@ -185,7 +168,6 @@ def _find_only_head(
     configuration: Configuration,
     aliases: Mapping[str, str],
     where: str,
-    transposed: Collection[Role],
 ) -> Embeddings:
     """Return the only table, which is stored under the name of a head."""
     found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
@@ -196,10 +178,9 @@ def _find_only_head(
     check(bool(found), _no_input(tensors, where))
     _check_unique(found, "output", where)
     sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
-    forced = bool({"input", "output"} & set(transposed))
-    table = _oriented(found[0], sizes, where, forced=forced)
+    table = _oriented(found[0], sizes, where)
     packed = {"input": found[0].packed} if found[0].packed else {}
-    is_draft, _ = _draft_ids(tensors, configuration, table, table)
+    is_draft = _is_draft(tensors, configuration, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
         is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
@@ -227,35 +208,25 @@ def _no_input(tensors: Tensors, where: str) -> str:
     )
 
 
-def _draft_ids(
+def _is_draft(
     tensors: Tensors,
     configuration: Configuration,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
-) -> tuple[bool, np.ndarray | None]:
-    """Return whether a head predicts some tokens only, and their ids if a tensor has them.
+) -> bool:
+    """Return whether a head predicts some tokens only.
 
-    EAGLE-3 stores id - position for each row of the head as `d2t` and, for each token, whether the
-    head has it as `t2d` (github.com/sgl-project/SpecForge/pull/534).
+    EAGLE-3 stores which ones as `d2t` and `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
-    maps = {
-        "".join(split_name(name)[-1:]): one
-        for name, one in tensors.items()
-        if one.dtype is not None and one.dtype.kind in "iub"
-    }
-    to_target, in_draft = maps.get("d2t"), maps.get("t2d")
     if output is None or (output is not table and output.vocabulary >= table.vocabulary):
-        return False, None
-    rows, ids = output.vocabulary, None
-    if to_target and to_target.shape == (rows,):
-        ids = np.arange(rows) + to_target.read(np.s_[:]).astype(np.int64)
-    elif in_draft and in_draft.shape == (table.vocabulary,):
-        ids = np.flatnonzero(in_draft.read(np.s_[:]))
-    if ids is not None and (len(ids) != rows or ids.min() < 0 or ids.max() >= table.vocabulary):
-        ids = None
-    is_small = output is not table and 2 * rows < table.vocabulary
-    declared = configuration.draft_vocabulary == rows
-    return bool(to_target or in_draft) or declared or is_small, ids
+        return False
+    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in tensors)
+    is_small = output is not table and 2 * output.vocabulary < table.vocabulary
+    return has_map or is_small or configuration.draft_vocabulary == output.vocabulary
+
+
+def _like(table: EmbeddingTable, other: _Candidate) -> EmbeddingTable:
+    return EmbeddingTable(other.tensor, table.transposed)
 
 
 def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:
@@ -384,26 +355,6 @@ def several_tables(names: Sequence[str], role: str, where: str) -> str:
     )
 
 
-def _find_copies(
-    tensors: Tensors,
-    table: EmbeddingTable,
-    output: EmbeddingTable | None,
-    inputs: Sequence[_Candidate],
-    outputs: Sequence[_Candidate],
-) -> tuple[Copy, ...]:
-    """Return further tables of both embeddings that have their shapes."""
-    main: dict[Role, EmbeddingTable] = {"input": table, "output": output or table}
-    found = [Copy("input", EmbeddingTable(one.tensor, table.transposed), True) for one in inputs]
-    for one in outputs[1:]:
-        found.append(Copy("output", EmbeddingTable(one.tensor, main["output"].transposed), True))
-    for name, tensor in tensors.items():
-        like = main[role] if (role := copied_role(name)) else table
-        is_alike = tensor.shape == like.tensor.shape and like.tensor.is_values
-        if role and is_alike and tensor.is_values:
-            found.append(Copy(role, EmbeddingTable(tensor, like.transposed)))
-    return tuple(found)
-
-
 def _find_outputs(
     tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate], where: str
 ) -> list[_Candidate]:
@@ -420,23 +371,6 @@ def _find_outputs(
         sizes = {table.vocabulary, table.width}
         fitting = [one for one in fitting if set(one.tensor.shape) == sizes] or fitting
     return _agreeing(fitting, "output", where)
-
-
-def _heads_of_other_width(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
-    """Return the only head that has a bias for each row of a table, as after a Keras LSTM."""
-    modules = [
-        split_name(name)[:-1]
-        for name, one in tensors.items()
-        if one.shape == (table.vocabulary,) and is_output_bias(name)
-    ]
-    found = [
-        one
-        for one in _matching(tensors, OUTPUTS)
-        if len(one.tensor.shape) == 2
-        and table.vocabulary in one.tensor.shape
-        and split_name(one.name)[:-1] in modules
-    ]
-    return found if len(found) == 1 else []
 
 
 def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
@@ -475,16 +409,12 @@ def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
 
 
 def _oriented(
-    candidate: _Candidate,
-    sizes: set[int],
-    where: str,
-    like: EmbeddingTable | None = None,
-    forced: bool = False,
+    candidate: _Candidate, sizes: set[int], where: str, like: EmbeddingTable | None = None
 ) -> EmbeddingTable:
     """Decide which dimension is the vocabulary.
 
-    If `forced`, it is the second one. Else the width of the other table decides, else the
-    configuration, else the name (one with `emb` means V × D), else the larger dimension.
+    The width of the other table decides, else the configuration, else the name (one with `emb`
+    means V × D), else the larger dimension.
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
@@ -497,8 +427,8 @@ def _oriented(
         f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
     )
     rows, columns = shape
-    if forced or rows == columns:
-        return EmbeddingTable(tensor, forced or candidate.transposed)
+    if rows == columns:
+        return EmbeddingTable(tensor, candidate.transposed)
     if like and (rows == like.width) != (columns == like.width):
         return EmbeddingTable(tensor, rows == like.width)
     if (rows in sizes) != (columns in sizes):

@@ -5,7 +5,7 @@ To add a rule, write a function of `Facts` that yields findings and add it to `R
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
-KINDS: dict[str, list[str]] = NAMES["kinds"]
+KINDS: dict[str, Any] = NAMES["kinds"]
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
@@ -47,13 +47,11 @@ class Facts:
     """Facts about one model of a checkpoint."""
 
     checkpoint: Checkpoint
-    claim: bool | None  # whether the model is said to be tied; None if nothing says so
-    claimant: str  # the beginning of a sentence: "config.json says"
     embeddings: Embeddings
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
     # Of "input" and, if it differs, "output", but none that is packed.
     rows: Mapping[str, RowFacts]
-    unequal: tuple[str, ...]  # names of further tables that differ from these two
+    unequal: tuple[str, ...]  # names of tables of an encoder that differ from the input
     unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
     packed_alike: bool | None  # whether two packed embeddings are equal; None if unknown
@@ -62,6 +60,18 @@ class Facts:
     def configuration(self) -> Configuration:
         """The checkpoint's configuration."""
         return self.checkpoint.configuration
+
+    @property
+    def claim(self) -> bool | None:
+        """Whether the model is said to be tied; None if nothing says so."""
+        return self.configuration.claim
+
+    @property
+    def says(self) -> str:
+        """What is said about tying, to end a sentence: `, and config.json says tied`."""
+        if self.claim is None:
+            return "; no flag says anything"
+        return f", and {self.configuration.claimant} {'tied' if self.claim else 'untied'}"
 
     @property
     def headless(self) -> bool:
@@ -93,7 +103,7 @@ class Facts:
     @property
     def said(self) -> str:
         """The claimant as it begins a sentence."""
-        text = self.claimant
+        text = self.configuration.claimant
         return text if text.endswith("says") else text[0].upper() + text[1:]
 
 
@@ -122,76 +132,46 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _stored_once(facts)
     elif comparison is None and not facts.embeddings.packed:
         widths = [table.width for table in (facts.embeddings.input, output)]
-        claim = (
-            "; no flag says anything" if facts.claim is None else f", and {facts.claimant} untied"
-        )
-        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{claim}."
+        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{facts.says}."
         yield Finding("different", "fine", text)
-    elif comparison is None:
+    elif comparison is None and facts.packed_alike is None:
         yield _packed(facts, output.tensor.name)
-    elif not comparison.is_equal and _differing(facts, comparison).size:
-        yield _different(facts, output.tensor.name, comparison)
-    elif comparison.relation == "scale":
+    elif not facts.packed_alike and (comparison is None or _differing(facts).size):
+        yield _different(facts, output.tensor.name)
+    elif comparison and comparison.relation == "scale":
         yield _scaled(facts, comparison)
     else:
-        yield _equal(facts, output.tensor.name, comparison)
+        yield _equal(facts, output.tensor.name)
 
 
 def _packed(facts: Facts, output: str) -> Finding:
-    """Report two embeddings of which one is packed at least."""
-    loaders, claim = loader_lines("packed"), f", and {facts.claimant}"
-    if facts.claim is None:
-        claim = "; no flag says anything"
-    if facts.packed_alike is None:
-        packed = " and ".join(
-            f"the {role} embedding is packed ({word})"
-            for role, word in facts.embeddings.packed.items()
-        )
-        text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
-        text += f" equal is not known{claim}"
-        text += {None: "", True: " tied", False: " untied"}[facts.claim]
-        return Finding("packed", "note", f"{text}.", loaders=loaders)
-    if facts.packed_alike:
-        same = "the two packed embeddings are equal in every byte"
-        if facts.claim is False:
-            fix = f"{facts.configuration.fix(True)}, if it was trained tied"
-            return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
-        tied = " tied" if facts.claim else ""
-        text = f"Tied, stored twice: {same}{claim}{tied}."
-        return Finding("equal", "fine", text, loaders=loaders)
-    differ = "the two embeddings are packed alike and differ"
-    if facts.claim:
-        fix = f"to keep both, {facts.configuration.fix(False)}; drop {output} only if it was never"
-        loaders = loader_lines("tied_but_different")
-        text = f"{facts.said} tied, but {differ}."
-        return Finding("tied-but-different", "wrong", text, f"{fix} trained", loaders)
-    untied = " untied" if facts.claim is False else ""
-    return Finding("different", "fine", f"Untied: {differ}{claim}{untied}.")
+    """Report two embeddings of which one is packed at least, so that they are not comparable."""
+    packed = " and ".join(
+        f"the {role} embedding is packed ({word})" for role, word in facts.embeddings.packed.items()
+    )
+    text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
+    text += f" equal is not known{facts.says}."
+    return Finding("packed", "note", text, loaders=loader_lines("packed"))
 
 
-def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
+def _differing(facts: Facts) -> np.ndarray:
     """Return the ids of rows that differ, without padding unless the model is said to be untied."""
-    ids = comparison.differing
+    ids = np.zeros(0, int) if facts.comparison is None else facts.comparison.differing
     return ids if facts.claim is False else ids[ids < facts.used]
 
 
 def _draft(facts: Facts) -> Finding:
     """Report the head of a draft model, which cannot be tied."""
-    output, comparison = facts.embeddings.output or facts.embeddings.input, facts.comparison
-    is_known = facts.embeddings.draft or facts.configuration.draft_vocabulary
-    kind = "A draft model's" if is_known or facts.embeddings.only_head else "The"
-    text = f"{kind} head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
+    output = facts.embeddings.output or facts.embeddings.input
+    text = f"The head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
     if facts.embeddings.only_head:
         text += "; the input embedding is that of the model it drafts for"
-    elif comparison is None:
-        text += f" of {facts.embeddings.input.vocabulary:,}"
     else:
-        same = comparison.common - len(comparison.differing)
-        text += f" of {facts.embeddings.input.vocabulary:,}: {same:,} of its rows are the input's"
+        text += f" of {facts.embeddings.input.vocabulary:,}"
     if facts.claim is not True:
         return Finding("draft", "fine", f"{text}.")
     fix = facts.configuration.fix(False)
-    text += f", so it cannot be tied, but {facts.claimant} tied."
+    text += f", so it cannot be tied, but {facts.configuration.claimant} tied."
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
 
 
@@ -203,9 +183,8 @@ def _only_head(facts: Facts) -> Finding:
     if alias:
         only += f", and the file's metadata says that {alias} is the same tensor"
     if facts.claim or (alias and facts.claim is None):
-        claim = f", and {facts.claimant} tied" if facts.claim else ""
         fix = f"store it as {alias or 'the input embedding'}, too"
-        return Finding("head-only", "note", f"Tied: {only}{claim}.", fix, loaders)
+        return Finding("head-only", "note", f"Tied: {only}{facts.says}.", fix, loaders)
     if alias:
         text = f"{facts.said} untied, but {only}."
         fix = facts.configuration.fix(True)
@@ -254,7 +233,7 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
         return Finding("lone", "fine", text)
     loaders = loader_lines("once", configuration.model_type)
-    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.", "", loaders)
+    return Finding("once", "fine", f"Tied: {stored}{facts.says}.", "", loaders)
 
 
 def _how_equal(comparison: Comparison) -> str:
@@ -286,46 +265,63 @@ def _scaled(facts: Facts, comparison: Comparison) -> Finding:
     return Finding("tied-but-scaled", "wrong", text, fix, loader_lines("tied_but_different"))
 
 
-def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
-    same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
-    if len(comparison.differing):
-        same += f", but for {len(comparison.differing):,} rows of padding"
+def _equal(facts: Facts, output: str) -> Finding:
+    comparison = facts.comparison
+    if comparison is None:
+        same = "the two packed embeddings are equal in every byte"
+    else:
+        same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
+        if len(comparison.differing):
+            same += f", but for {len(comparison.differing):,} rows of padding"
+    is_exact = comparison is not None and comparison.is_exact
     if facts.claim is False and facts.checkpoint.untied:
-        text = f"Untied by --untie and not trained since: {same}, and {facts.claimant} untied."
+        text = f"Untied by --untie and not trained since: {same}{facts.says}."
         return Finding("untied-copy", "fine", text)
     if facts.claim is False:
-        drop = f" and drop {output}" if comparison.is_exact else ""
+        drop = f" and drop {output}" if is_exact else ""
         fix = f"{facts.configuration.fix(True)}{drop}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
-    claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
     # Without a flag at the top level some loaders would miss the output.
-    once = facts.configuration.top is True and comparison.is_exact
+    once = facts.configuration.top is True and is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
-    return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
+    loaders = () if comparison else loader_lines("packed")
+    return Finding("equal", "fine", f"Tied, stored twice: {same}{facts.says}.", fix, loaders)
 
 
-def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
-    ids, common = _differing(facts, comparison), comparison.common
-    rows, elsewhere = f"all {common:,} rows", ""
+def _how_different(facts: Facts, ids: np.ndarray) -> str:
+    """Return `the two embeddings differ in 3 of 512 rows (ids 1 to 3), by at most 0.1`."""
+    comparison = facts.comparison
+    if comparison is None:
+        return "the two embeddings are packed alike and differ"
+    rows, elsewhere, common = f"all {comparison.common:,} rows", "", comparison.common
     if len(ids) < common:
         rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
         how = _how_equal(comparison)
         elsewhere = f", and are equal elsewhere{how}" if how else ""
-    differ = f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
+    return f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
+
+
+def _different(facts: Facts, output: str) -> Finding:
+    ids = _differing(facts)
+    differ = _how_different(facts, ids)
     if facts.claim is False:
-        return Finding("different", "fine", f"Untied: {differ}, and {facts.claimant} untied.")
+        return Finding("different", "fine", f"Untied: {differ}{facts.says}.")
+    if facts.configuration.fixed and not facts.configuration.top:
+        kind = facts.configuration.model_type
+        text = (
+            f"Untied: {differ}, as transformers 5 writes {kind} models; transformers 4 ties them."
+        )
+        return Finding("different", "fine", text)
     untie, of_faulty = facts.configuration.fix(False), _fix_of_faulty(facts, output)
     if facts.claim is None:
-        text, fix = f"Apparently untied: {differ}; no flag says anything.", ""
+        text, fix = f"Apparently untied: {differ}{facts.says}.", ""
         if facts.configuration.path:
             fix = of_faulty or untie
         return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"to keep both, {untie}; drop {output} only if it was never trained"
-    if facts.configuration.is_always_tied:
-        fix = "store the one that was trained under both names"
     fix = of_faulty or fix
     loaders = loader_lines("tied_but_different")
-    if find_shard(ids, common, facts.used):
+    if find_shard(ids, facts.embeddings.input.vocabulary, facts.used):
         fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
     text = f"{facts.said} tied, but {differ}."
@@ -395,10 +391,20 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
     size, most = facts.configuration.vocabulary or min(sizes, default=0), max(rows)
-    if len(rows) == 1 and most < size and most not in sizes:
+    extra = KINDS["rows"].get(facts.configuration.model_type)
+    if len(rows) == 1 and extra is None and most < size and most not in sizes:
         text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
         fix = f"set vocab_size: {most}, or restore the rows"
         yield Finding("vocabulary", "wrong", text, fix)
+    if extra and facts.claim and embeddings.output is None:
+        text = f"The input embedding has {extra} more rows than the head in transformers 5, so it"
+        fix = f"restore the head, and {facts.configuration.fix(False)}"
+        yield Finding("vocabulary", "wrong", f"{text} cannot be the head.", fix)
+    if size and extra is not None and tables[0].vocabulary != size + extra:
+        text = f"config.json says a vocabulary of {size:,}, for which transformers makes an input"
+        text += f" embedding of {size + extra:,} rows, but {tables[0].vocabulary:,} are stored: it"
+        fix = "resize the model again, and set every vocabulary size in config.json"
+        yield Finding("vocabulary", "wrong", f"{text} cannot be loaded.", fix)
     used, count = facts.used, embeddings.input.vocabulary
     if used < count:
         said = facts.configuration.vocabulary == used
@@ -430,7 +436,7 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
-    """Report further tables: of an encoder, of layers for several tokens, repeated ones."""
+    """Report further tables, of an encoder."""
     embeddings, configuration = facts.embeddings, facts.configuration
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
@@ -451,11 +457,6 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             fix = "find out which table was trained, and keep that one"
             lines = loader_lines("copies_differ")
             yield Finding("copies-differ", "wrong", text, fix, lines)
-    for copy in embeddings.copies:
-        tensor = copy.table.tensor
-        verb = "differs from" if tensor.name in facts.unequal else "repeats"
-        text = f"{tensor.name} ({tensor.stored}) {verb} the {copy.role} embedding."
-        yield Finding("copies", "note", text)
     lacks_encoder = embeddings.has_encoder and embeddings.output and not embeddings.encoders
     if name.endswith("decoder.embed_tokens.weight") and lacks_encoder:
         text = (
@@ -597,19 +598,19 @@ def _bias(facts: Facts) -> Iterator[Finding]:
     lengths = {max(bias.shape, default=0) for bias in biases}
     for bias in biases:
         if rows not in bias.shape and (size not in bias.shape or len(lengths) > 1):
-            length, kind = max(bias.shape, default=0), facts.configuration.model_type
+            length = max(bias.shape, default=0)
             text = f"The output bias {bias.name} has {length:,} entries, the output embedding"
             fix = "resize both to the size of the tokenizer"
-            is_wrong = kind and size == rows
+            is_wrong = facts.configuration.model_type and size == rows
             yield Finding("bias-size", "wrong" if is_wrong else "note", f"{text} {rows:,}.", fix)
         elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
             yield Finding(
                 "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
             )
-    is_apart = facts.claim is False and facts.configuration.model_type in KINDS["own_bias"]
-    in_bert = [bias for bias in biases if is_apart and "cls.predictions." in bias.name]
-    values = {bias.read(...).tobytes() for bias in in_bert if len(lengths) == 1}
-    if len(values) > 1:
+    kind = facts.configuration.model_type
+    is_apart = facts.claim is False and kind in KINDS["own_bias"]
+    is_one = is_apart and kind in KINDS["stem_bias"] and len(lengths) == 1
+    if is_one and len({bias.read(...).tobytes() for bias in biases}) > 1:
         names = " and ".join(bias.name for bias in biases)
         text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."
         fix = "store the one of the decoder under both names"
@@ -633,6 +634,17 @@ def missing_bias(embeddings: Embeddings) -> str:
     names = {bias.name for bias in embeddings.biases}
     own = f"{module}.bias"
     return own if found and f"{stem}.bias" in names and own not in names else ""
+
+
+def _factor(facts: Facts) -> Iterator[Finding]:
+    """Report logits that one version of transformers divides by √D and another does not."""
+    in_4, in_5 = facts.configuration.scaled
+    if in_4 is not None and in_4 is not in_5 and not facts.headless:
+        does, does_not = (4, 5) if in_4 else (5, 4)
+        text = f"transformers {does} divides the decoder's output by √D before the head, and"
+        text += f" transformers {does_not} does not."
+        fix = "load it with the version that it was trained with"
+        yield Finding("factor", "wrong", text, fix)
 
 
 def _flag_types(facts: Facts) -> Iterator[Finding]:
@@ -665,17 +677,17 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _unchanged,
     _adapter,
     _bias,
+    _factor,
     _flag_types,
     _token_list,
 )
 # Codes of findings that make a checkpoint inconsistent.
 CAUSES = tuple(
     "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
-    " copies-differ"
-    " dead-table draft-tied flag-type half-resized index-without-tensor levels-disagree no-input"
-    " no-shared-table not-finite shared-alone tensor-without-index tied-but-different"
-    " tied-but-scaled token-list top-missing untied-but-equal untied-but-once untrained-shard"
-    " vocabulary zero-rows".split()
+    " copies-differ dead-table draft-tied factor flag-type half-resized index-without-tensor"
+    " levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
+    " tied-but-different tied-but-scaled token-list top-missing untied-but-equal untied-but-once"
+    " untrained-shard vocabulary zero-rows".split()
 )
 
 

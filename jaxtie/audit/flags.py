@@ -73,7 +73,7 @@ class Configuration:
     draft_vocabulary: int | None = None  # tokens that a draft model can predict
     decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
-    scales_apart: bool = False  # whether a flag of its own scales the logits, in transformers 5
+    scales: bool | None = None  # the flag that scales the logits in transformers 5, if present
     name: str = "config.json"  # of the file
 
     @property
@@ -92,9 +92,9 @@ class Configuration:
         return next((flag.tied for flag in self.declared if flag.level), None)
 
     @property
-    def is_always_tied(self) -> bool:
-        """Whether the model's class ties without looking at a flag."""
-        return self.model_type in NAMES["kinds"]["always_tied"]
+    def fixed(self) -> bool | None:
+        """Whether the model's class is tied without looking at a flag; None if it looks at one."""
+        return NAMES["kinds"]["fixed"].get(self.model_type)
 
     @property
     def is_tied_in_5(self) -> bool:
@@ -110,8 +110,8 @@ class Configuration:
     @property
     def claim(self) -> bool | None:
         """The top level, else a nested one, else the default of the model's class."""
-        if self.is_always_tied:
-            return True
+        if self.fixed is not None:
+            return self.fixed
         if self.top is not None:
             return self.top
         default = tied_by_default(self.decoder_type or self.model_type)
@@ -120,7 +120,7 @@ class Configuration:
     @property
     def claimant(self) -> str:
         """The beginning of a sentence that ends with `tied` or `untied`."""
-        if self.is_always_tied:
+        if self.fixed is not None:
             return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
             kind = self.decoder_type or self.model_type
@@ -132,9 +132,17 @@ class Configuration:
         """Return what another flag does to a factor of the logits; empty without a factor."""
         if self.model_type not in NAMES["kinds"]["scaled"]:
             return ""
-        is_old = self.scales_apart or self.model_type in DEFAULTS["changed_in_5"]
+        is_old = self.scales is not None or self.model_type in DEFAULTS["changed_in_5"]
         version = " in transformers 4" if is_old else ""
         return f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
+
+    @property
+    def scaled(self) -> tuple[bool | None, bool | None]:
+        """Whether transformers 4, and 5, scale the logits of a model that has such a factor."""
+        if self.model_type not in NAMES["kinds"]["scaled"]:
+            return None, None
+        in_5 = self.claim if self.scales is None else self.scales
+        return self.claim, NAMES["kinds"]["scaled_in_5"].get(self.model_type, in_5)
 
     def fix(self, tied: bool) -> str:
         """Return what to set so that all levels say `tied`."""
@@ -181,6 +189,7 @@ def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
     decoder_type = _type(decoder) if isinstance(decoder, dict) else None
     for level, table in levels_of(content):
         present = [name for name in FLAGS if not isinstance(table.get(name, {}), dict | list)]
+        present = [name for name in present if name in NAMES["kinds"]["decides"]] or present
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
         is_other = any(word in level for word in OTHER_LEVELS)
@@ -208,7 +217,7 @@ def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
         decoder_type,
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
-        "scale_decoder_outputs" in content,
+        scales if isinstance(scales := content.get("scale_decoder_outputs"), bool) else None,
         path.name,
     )
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -36,7 +36,6 @@ BIASES: list[str] = NAMES["biases"]
 PACKED_LEAVES: dict[str, str] = NAMES["packed"]
 LEAVES = {*NAMES["leaves"], *PACKED_LEAVES}
 FLAGS: dict[str, bool] = {name: row["tied"] for name, row in NAMES["flags"].items()}
-COPIES = ("input_copies", "output_copies")
 LOADERS = _load("loaders.toml")
 SOUND = {row["loader"] for rows in LOADERS.values() for row in rows if row.get("sound")}
 
@@ -71,14 +70,12 @@ def is_model_level(parts: Sequence[str]) -> bool:
     )
 
 
-def copied_role(name: str) -> Literal["input", "output"] | None:
-    """Return "input" or "output" for a copy in a layer that predicts one of several tokens."""
+def is_copy(name: str) -> bool:
+    """Return whether a name is that of a copy in a layer that predicts one of several tokens."""
     parts = split_name(name)
-    if parts[-1:] == ["weight"] and not any(part in NAMES["optimizer"] for part in parts):
-        ends = {key: any(_ends_with(parts[:-1], text) for text in NAMES[key]) for key in COPIES}
-        if not is_model_level(parts) and any(ends.values()):
-            return "input" if ends["input_copies"] else "output"
-    return None
+    ends = any(_ends_with(parts[:-1], text) for text in NAMES["copies"])
+    is_state = any(part in NAMES["optimizer"] for part in parts)
+    return parts[-1:] == ["weight"] and ends and not is_state and not is_model_level(parts)
 
 
 def is_encoder(model_type: str | None, names: Iterable[str]) -> bool:
@@ -104,7 +101,9 @@ def missing_sides(name: str, stored: Collection[str]) -> list[str]:
     inner = NAMES["kinds"]["sides"].get(module)
     if inner is None or {"encoder", "decoder"} & set(prefix):
         return []
-    sides = (".".join([*prefix[2:], side, inner, leaf]) for side in ("encoder", "decoder"))
+    stem = ".".join([*prefix[2:], ""])
+    text = "text_" if any(name.startswith(f"{stem}text_encoder.") for name in stored) else ""
+    sides = (f"{stem}{text}{side}.{inner}.{leaf}" for side in ("encoder", "decoder"))
     return [side for side in sides if side not in stored]
 
 

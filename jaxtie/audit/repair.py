@@ -19,8 +19,8 @@ from jaxtie.audit.knowledge import (
     LEAVES,
     NAMES,
     OUTPUTS,
-    copied_role,
     head_of,
+    is_copy,
     is_transform,
     match_name,
     missing_sides,
@@ -46,10 +46,6 @@ ONCE = ("once", "lone", LOST, "top-missing")
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
-# Findings of which the advice is one thing, if there is one, and the option that does it.
-ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
-ADVISED |= {"equal": "tie", "head-only": "tie"}
-ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing"), "flags")
 # Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
 SHOWN = 5
@@ -77,7 +73,7 @@ class Plan:
 def write_repaired(
     path: Path,
     new: Path,
-    how: How | None = None,
+    how: How,
     *,
     names: tuple[str | None, str | None] = (None, None),
     progress: Progress = lambda *_: None,
@@ -87,7 +83,7 @@ def write_repaired(
     Args:
       path: the checkpoint, which is not changed.
       new: the folder to write; appears only when all of it is on the disk.
-      how: what to do; None for what the audit advises, if that is one thing.
+      how: what to do.
       names: as for `audit`.
       progress: as for `audit`.
 
@@ -172,14 +168,13 @@ def _check_paths(found: Audit, new: Path) -> None:
     )
 
 
-def plan_repair(found: Audit, how: How | None) -> Plan:
+def plan_repair(found: Audit, how: How) -> Plan:
     """Decide what to change; UserError if that is not certain."""
     verdict, where = found.verdict, found.checkpoint.path
     first, embeddings = verdict.findings[0], verdict.embeddings
     _check_certain(found)
-    asked, how = f"--{how or 'write'}", how or _advised(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
-    check(not is_lost or tied, f"{where}: {asked} would change the model: {first.text} {IF_LOST}")
+    check(not is_lost or tied, f"{where}: --{how} would change the model: {first.text} {IF_LOST}")
     is_lone = first.code == "lone" and how != "untie"
     check(not is_lone, f"{where}: nothing to repair: {first.text}")
     if how == "flags" or (first.code in DIFFERENT and not tied):
@@ -189,13 +184,13 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     # A copy of packed values would lack their scales.
     if first.code in (*ONCE, "head-only") and (tied or not embeddings.packed):
         added = embeddings.alias or head_of(only)
-        what = f"{asked} does not know the name of the head that belongs to {only}"
+        what = f"--{how} does not know the name of the head that belongs to {only}"
         if embeddings.only_head:
             what = f"only the head, {only}, is stored; store it as the input embedding, too"
         check(bool(added), f"{where}: {what}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
-        what = f"{asked} would change the model; --flags keeps what is stored"
+        what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
 
@@ -237,11 +232,11 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     if not changed:
         return
     copies = found.verdict.embeddings.copies
-    further = [one.table.tensor.name for one in copies if one.must_agree]
+    further = [one.table.tensor.name for one in copies]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
-        is_like &= _module(name) == _module(changed) and copied_role(name) is None
+        is_like &= _module(name) == _module(changed) and not is_copy(name)
         further += [name] if is_like else []
     names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
     check(
@@ -304,23 +299,13 @@ def _check_certain(found: Audit) -> None:
     )
 
 
-def _advised(found: Audit) -> How:
-    """Return the option that follows the advice; UserError if it is ambiguous."""
-    main, where = found.verdict.main, found.checkpoint.path
-    ask = "give --tie, --untie or --flags"
-    check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
-    check(main.code != LOST, f"{where}: {main.text} {IF_LOST}")
-    if main.code not in ADVISED:
-        raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
-    return ADVISED[main.code]
-
-
 def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
     configuration, first = found.checkpoint.configuration, found.verdict.findings[0]
     check(
-        plan.tied or not configuration.is_always_tied,
-        f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
+        configuration.fixed in (None, plan.tied),
+        f"{found.checkpoint.path}: {configuration.claimant} {'un' if plan.tied else ''}tied, so no"
+        f" flag {'' if plan.tied else 'un'}ties them"
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
     is_new = configuration.claim is not plan.tied

@@ -262,6 +262,22 @@ def huge_orbax(path: Path) -> Path:
     return path
 
 
+def orbax_with_metadata(text: str) -> Make:
+    """Make an Orbax item with one array whose metadata are a text."""
+
+    def make(path: Path) -> Path:
+        (path / "a").mkdir()
+        (path / "a/.zarray").write_text(text)
+        (path / "_METADATA").write_text("{}")
+        return path
+
+    return make
+
+
+ZARR = {"chunks": [4, 4], "dtype": "<f4", "fill_value": 0, "filters": None, "order": "C"}
+ZARR |= {"compressor": None, "shape": [4, 4], "zarr_format": 2}
+
+
 def link_out(name: str, target: str) -> Make:
     """Make a folder, one file of which is a link to a file in another folder."""
 
@@ -364,7 +380,10 @@ UNREADABLE = {
     "placeholder of one dimension": ("holds no values", with_tensors(**{E: A[:0, 0]})),
     "table of one dimension": ("2-D", with_tensors(**{E: A.reshape(-1), H: B})),
     "table of three dimensions": ("2-D", with_tensors(**{E: A, H: B.reshape(2, -1, WIDTH)})),
-    "widths that differ": ("widths differ", with_tensors(**{E: A, H: B[:, :8]})),
+    "widths that differ": (
+        "widths differ",
+        lambda path: write_folder(path, {E: A, H: B[:, :8]}, {"tie_word_embeddings": True}),
+    ),
     "config that is no JSON": ("is no JSON object (Expecting property name", with_config("{")),
     "config that is a list": ("is no JSON object (it is another value)", with_config("[]")),
     "config too deep": ("is no JSON object (maximum recursion", with_config('{"a":' * 9999)),
@@ -477,6 +496,14 @@ UNREADABLE = {
         ),
     ),
     "Orbax of 2^40 rows": ("stored: damaged", huge_orbax),
+    "Orbax of chunks of 2^40 rows": (
+        "stored: damaged",
+        orbax_with_metadata(json.dumps(ZARR | {"chunks": [2**40, 4]})),
+    ),
+    "Orbax whose metadata are nested": (
+        "the metadata of 'a' cannot be read (maximum recursion",
+        orbax_with_metadata('{"a":' * 100_000 + "0" + "}" * 100_000),
+    ),
     "folder of an adapter": (
         "an adapter only; give its base: jaxtie audit BASE --adapter made",
         adapter_only("adapter_model.safetensors", b""),
@@ -489,9 +516,7 @@ UNREADABLE = {
         ),
     ),
     "adapter": ("an adapter only", written("adapter_model.safetensors", bytes(8))),
-    "fastText": ("holds word vectors", written("cc.en.300.bin", b"\xba\x16\x4f\x2f" + bytes(90))),
-    "word2vec": ("holds word vectors", written("vectors.bin", b"3000000 300\n</s> " + bytes(90))),
-    "folder of word vectors": ("holds word vectors", folder_with("wiki.bin", b"10 2\n</s> ")),
+    "word2vec": ("in no supported format", written("vectors.bin", b"3000000 300\n" + bytes(90))),
     "link that leaves the folder": (
         "is a link that leaves the folder",
         link_out("model.safetensors", "model.safetensors"),
@@ -621,7 +646,10 @@ def fuzz(kind: str, count: int) -> None:
     assert found["verdicts"] > count / 50 and found["slowest"] < 5 and found["MiB"] < 100, found
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "gguf", "json", "keras", "mistral", "adapter"])
+KINDS = ("gguf", "json", "keras", "mistral", "adapter", "packed", "orbax")
+
+
+@pytest.mark.parametrize("kind", ["safetensors", *KINDS])
 def test_mutated_files_get_a_verdict_or_one_line(kind):
     fuzz(kind, 200)
 
@@ -629,10 +657,7 @@ def test_mutated_files_get_a_verdict_or_one_line(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [
-        ("safetensors", 10_000),
-        *((kind, 5_000) for kind in ("gguf", "json", "keras", "mistral", "adapter")),
-    ],
+    [("safetensors", 10_000), *((kind, 5_000) for kind in KINDS)],
 )
 def test_thousands_of_mutated_files_get_a_verdict_or_one_line(kind, count):
     fuzz(kind, count)

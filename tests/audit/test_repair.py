@@ -70,11 +70,11 @@ def bits_of(folder: Path) -> dict[str, bytes]:
 # Model -> shards, configuration, what is asked, tensors that go, that come (copies of the input),
 # the tying finding of the copy, the value of the flag.
 REPAIRS = {
-    "Llama, stored twice, as advised": ([{E: A, H: A}], LLAMA | TIED, None, {H}, set(), "once"),
+    "Llama, stored twice, to be tied": ([{E: A, H: A}], LLAMA | TIED, "tie", {H}, set(), "once"),
     "Llama, said to be untied": ([{E: A, H: A}], LLAMA | UNTIED, "tie", {H}, set(), "once"),
     "Llama, a head that was never trained": ([{E: A, H: B}], TIED, "tie", {H}, set(), "once"),
     "Llama, a flag that is wrong": ([{E: A, H: B}], TIED, "flags", set(), set(), "different"),
-    "Llama, no flag": ([{E: A, H: B}], {}, None, set(), set(), "different"),
+    "Llama, no flag": ([{E: A, H: B}], {}, "flags", set(), set(), "different"),
     "Llama, tied": ([{E: A}], LLAMA | TIED, "untie", set(), {H}, "untied-copy"),
     "DeepSeek, tied": (
         [{E: A, "model.layers.61.embed_tokens.weight": A}],
@@ -89,7 +89,7 @@ REPAIRS = {
     "GPT-2, tied": ([{W: A, "transformer.wpe.weight": B[:64]}], GPT2, "untie", set(), {H}, None),
     "GPT-2, stored twice": ([{W: A, H: A}], GPT2, "tie", {H}, set(), "once"),
     "GPT-2, no flag": ([{W: A, H: B}], GPT2, "flags", set(), set(), "different"),
-    "shards": ([{E: A}, {"a.weight": B, H: A}], LLAMA | TIED, None, {H}, set(), "once"),
+    "shards": ([{E: A}, {"a.weight": B, H: A}], LLAMA | TIED, "tie", {H}, set(), "once"),
     "shards, one left empty": ([{"a.weight": B, E: A}, {H: A}], TIED, "tie", {H}, set(), "once"),
     "shards, tied": ([{E: A}, {"a.weight": B}], LLAMA | TIED, "untie", set(), {H}, "untied-copy"),
     "shards, a flag that is wrong": ([{E: A}, {H: B}], TIED, "flags", set(), set(), "different"),
@@ -105,11 +105,11 @@ REPAIRS = {
     "BART, tied": ([{M: A}], BART | TIED, "untie", set(), {H, *SIDES}, "untied-copy"),
     "BART, stored twice": ([{M: A, H: A}], BART | TIED, "untie", set(), SIDES, "untied-copy"),
     "BART, no flag": ([{M: A, H: B}], BART, "flags", set(), SIDES, "different"),
-    "BART, copies are missing": ([{M: A, H: B}], BART | UNTIED, None, set(), SIDES, "different"),
+    "BART, copies are missing": ([{M: A, H: B}], BART | UNTIED, "flags", set(), SIDES, "different"),
     "BART, a copy is missing": (
         [{M: A, H: B, min(SIDES): B}],
         BART | UNTIED,
-        None,
+        "flags",
         set(),
         {max(SIDES)},
         "different",
@@ -126,7 +126,7 @@ REPAIRS = {
     "vision model, a flag in one level only": (
         [{"model.language_model.embed_tokens.weight": A}],
         {"model_type": "mistral3", "text_config": V | TIED, "vision_config": UNTIED},
-        None,
+        "flags",
         set(),
         set(),
         "once",
@@ -134,7 +134,7 @@ REPAIRS = {
     "vision model, levels that disagree": (
         [{"language_model.model.embed_tokens.weight": A, "language_model.lm_head.weight": B}],
         UNTIED | {"text_config": V | TIED, "vision_config": TIED},
-        None,
+        "flags",
         set(),
         set(),
         "different",
@@ -142,7 +142,7 @@ REPAIRS = {
     "a draft model with an inherited flag": (
         [{E: A, H: B[:100], "d2t": np.arange(100)}],
         TIED | {"draft_vocab_size": 100},
-        None,
+        "flags",
         set(),
         set(),
         "draft",
@@ -218,7 +218,7 @@ def test_a_copy_names_the_files_beside_it_that_may_hold_embeddings(tmp_path: Pat
     names = ["a.ckpt", "global_step1/x.pt", "model.gguf", "optimizer.pt", "pytorch_model.bin"]
     for name in (*names, "tf_model.h5", "merges.txt"):
         (old / name).write_bytes(b"PK")
-    _, done = write_repaired(old, tmp_path / "new")
+    _, done = write_repaired(old, tmp_path / "new", "tie")
     assert done.endswith(f"; not repaired, and copied as they are: {', '.join(names)} and 1 more")
 
 
@@ -227,9 +227,11 @@ def test_a_copy_is_made_of_the_tensors_that_the_user_names(
 ) -> None:
     tables = {"first.wte.weight": A, "second.wte.weight": B, H: A}
     old = write(tmp_path / "old", [tables], V | TIED)
-    assert run_command(old, "--write", tmp_path / "new") == 2
+    assert run_command(old, "--write", tmp_path / "new", "--tie") == 2
     assert "'first.wte.weight', 'second.wte.weight'" in capsys.readouterr().err
-    assert run_command(old, "--input", "first.wte.weight", "--write", tmp_path / "new") == 0
+    assert (
+        run_command(old, "--input", "first.wte.weight", "--write", tmp_path / "new", "--tie") == 0
+    )
     assert set(bits_of(tmp_path / "new")) == set(tables) - {H}
 
 
@@ -251,7 +253,7 @@ def with_metadata(path: Path, tensors: Tensors, config: Mapping[str, Any], **met
 @pytest.mark.parametrize(
     ("stored", "alias", "config", "how", "code", "names"),
     [
-        (H, E, TIED, None, "once", {E}),
+        (H, E, TIED, "tie", "once", {E}),
         (H, E, UNTIED, "tie", "once", {E}),
         (H, E, TIED, "untie", "untied-copy", {E, H}),
         (S, "head.weight", TIED, "untie", "untied-copy", {S, "head.weight"}),
@@ -261,7 +263,7 @@ def test_names_that_the_metadata_give_to_one_tensor_are_used(
     stored: str,
     alias: str,
     config: Mapping[str, Any],
-    how: repair.How | None,
+    how: repair.How,
     code: str,
     names: set[str],
     tmp_path: Path,
@@ -315,20 +317,14 @@ IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
 SHARD = np.concatenate([A[:256], B[256:]])
 # Fault -> tensors, configuration, what is asked, part of the error.
 REFUSED = {
-    "tied and consistent": ({E: A}, TIED, None, "nothing to repair: Tied"),
-    "untied and consistent": ({E: A, H: B}, UNTIED, None, "nothing to repair: Untied"),
     "untied, to be tied": ({E: A, H: B}, UNTIED, "tie", "--tie would change the model"),
     "no flag, to be tied": ({E: A, H: B}, {}, "tie", "--tie would change the model"),
     "equal after a cast": ({E: A.astype(np.float32), H: A}, TIED, "tie", "equal after a cast"),
     "padding": ({E: A, H: np.concatenate([A, A[:9] * 0])}, TIED, "tie", "would change the model"),
-    "twice, equal after a cast": ({E: A.astype(np.float32), H: A}, TIED, None, "nothing to repair"),
-    "only the head": ({H: A}, TIED, None, "only the head, lm_head.weight, is stored; store it as"),
+    "only the head": ({H: A}, TIED, "tie", "only the head, lm_head.weight, is stored; store it as"),
     "one table, no flag": ({"a.wte.weight": A}, {}, "flags", "nothing to repair: One embedding"),
     "packed, and NaN": ({E: A * np.nan, H: B.astype(np.int8)}, TIED, "flags", "8,192 NaN"),
-    "either may be right": ({E: A, H: B}, TIED, None, "; give --tie, --untie or --flags"),
-    "perhaps trained tied": ({E: A, H: A}, UNTIED, None, "give --tie, --untie or --flags"),
     "a lost head, to be copied": ({E: A}, UNTIED, "untie", IF_LOST),
-    "perhaps a lost head": ({E: A}, UNTIED, None, f"missing. {IF_LOST}"),
     "a lost head, to be declared": ({E: A}, UNTIED, "flags", f"missing. {IF_LOST}"),
     "a shard": ({E: A, H: SHARD}, TIED, "flags", "To do: look for a shard"),
     "a dead head": ({E: A, H: A * 0}, TIED, "tie", "cannot repair this: The output embedding is"),
@@ -341,7 +337,7 @@ REFUSED = {
     "an encoder that lacks its copies": (
         {S: A},
         BART | UNTIED | {"architectures": ["BartModel"]},
-        None,
+        "flags",
         "cannot repair this: config.json says untied, so shared.weight does not reach",
     ),
     "T5, a retrained head": (ENCODER | {S: A, H: B}, T5 | TIED, "flags", "would change the logits"),
@@ -456,12 +452,12 @@ def test_names_of_the_index_that_no_file_has_are_dropped_only_if_they_are_tied_h
     unsaid = write_shards(tmp_path / "unsaid", shards, {H: file}, **V)
     for path in (head, layer, unsaid):
         assert codes(audit(path)) == {"index-without-tensor"}
-    result, _ = write_repaired(head, tmp_path / "new")
+    result, _ = write_repaired(head, tmp_path / "new", "flags")
     assert not codes(result)
     with pytest.raises(UserError, match="no file has b"):
-        write_repaired(layer, tmp_path / "other")
+        write_repaired(layer, tmp_path / "other", "flags")
     with pytest.raises(UserError, match="no file has lm_head"):
-        write_repaired(unsaid, tmp_path / "other")
+        write_repaired(unsaid, tmp_path / "other", "flags")
 
 
 def write_away(path: Path) -> Path:
@@ -503,7 +499,7 @@ def test_a_copy_of_one_checkpoint_goes_to_a_new_folder(case: str, tmp_path: Path
     spoil(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match=part):
-        write_repaired(old, tmp_path / new)
+        write_repaired(old, tmp_path / new, "tie")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -525,7 +521,7 @@ def test_only_folders_of_safetensors_are_written_anew(name: str, tmp_path: Path)
     write(tmp_path / "old", [{E: A, H: A}], V | TIED)
     np.savez(tmp_path / "old" / "tables.npz", **{E: A, H: A})
     with pytest.raises(UserError, match="only a folder of safetensors"):
-        write_repaired(tmp_path / "old" / name, tmp_path / "new")
+        write_repaired(tmp_path / "old" / name, tmp_path / "new", "tie")
 
 
 def test_links_of_a_cache_are_copied_as_files(tmp_path: Path) -> None:
@@ -535,7 +531,7 @@ def test_links_of_a_cache_are_copied_as_files(tmp_path: Path) -> None:
     blobs = write(cache / "blobs", [{E: A, H: A}], V | TIED)
     for name in ("model.safetensors", "config.json"):
         (snapshot / name).symlink_to(blobs / name)
-    write_repaired(cache, tmp_path / "new")
+    write_repaired(cache, tmp_path / "new", "tie")
     assert not any(path.is_symlink() for path in (tmp_path / "new").rglob("*"))
     assert set(bits_of(tmp_path / "new")) == {E}
 
@@ -557,7 +553,7 @@ def dying(do):
     return do_or_die
 
 repair._flush, repair._copy_parts = map(dying, (repair._flush, repair._copy_parts))
-repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]))
+repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]), "tie")
 """
 
 
@@ -571,7 +567,7 @@ def test_a_copy_that_is_killed_half_way_does_not_look_finished(steps: int, tmp_p
     with pytest.raises(
         UserError, match=r"new.partial: an interrupted repair left this folder; rem"
     ):
-        write_repaired(old, tmp_path / "new")
+        write_repaired(old, tmp_path / "new", "tie")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -588,7 +584,7 @@ def test_a_copy_that_fails_leaves_nothing(
 
     monkeypatch.setattr(repair, "_flush", flush)
     with pytest.raises(error):
-        write_repaired(old, tmp_path / "new")
+        write_repaired(old, tmp_path / "new", "tie")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -597,7 +593,7 @@ def test_the_command_says_what_it_wrote_and_ends_with_the_status_of_the_copy(
 ) -> None:
     old = write(tmp_path / "old", [{E: A, H: B}], V | TIED)
     assert run_command(old, "--write", tmp_path / "new") == 2
-    assert "give --tie, --untie or --flags" in capsys.readouterr().err
+    assert "--tie, --untie, --flags: give one of them" in capsys.readouterr().err
     assert run_command(old, "--write", tmp_path / "new", "--flags") == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"wrote    {tmp_path / 'new'}: every flag says untied"
@@ -610,9 +606,9 @@ def test_the_command_says_what_it_wrote_and_ends_with_the_status_of_the_copy(
     [
         ("--tie", "--tie needs --write NEW"),
         ("--write new --tie --flags", "give one of them"),
-        ("--write new --json", "takes one PATH and only --tie"),
-        ("--write new --against old", "takes one PATH and only --tie"),
-        ("other --write new", "--write takes one PATH"),
+        ("--write new --tie --json", "takes one PATH and only --tie"),
+        ("--write new --tie --against old", "takes one PATH and only --tie"),
+        ("other --write new --tie", "--write takes one PATH"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -630,5 +626,5 @@ def test_a_fault_of_the_program_ends_in_one_line(
 
     monkeypatch.setattr(repair, "plan_repair", fail)
     old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
-    assert run_command(old, "--write", tmp_path / "new") == 2
+    assert run_command(old, "--write", tmp_path / "new", "--tie") == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import (
@@ -36,245 +35,9 @@ LLAMA = V | {"model_type": "llama"}
 VISION = "model.language_model.embed_tokens.weight"
 
 
-def with_rows_of_b(start: int, stop: int) -> np.ndarray:
-    rows = A.copy()
-    rows[start:stop] = B[start:stop]
-    return rows
-
-
-def with_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return a copy of a table in which some rows are zero."""
-    rows = table.copy()
-    rows[start:stop] = 0
-    return rows
-
-
 def finding_of(found: Audit, code: str) -> Finding:
     (finding,) = [finding for finding in found.verdict.findings if finding.code == code]
     return finding
-
-
-# Thread: fault -> tensors, configuration, codes of the wrong findings, parts of the verdict, of
-# the fix and of the lines on loaders.
-BROKEN = {
-    "transformers 42612: flag says tied, embeddings differ": (
-        {E: A, H: B},
-        LLAMA | TIED,
-        {"tied-but-different"},
-        "says tied, but the two embeddings differ in all 512 rows",
-        "set tie_word_embeddings: false",
-        "transformers 4.54 to 4.57: overwrites the output embedding",
-    ),
-    "transformers 45127: output trained for added tokens only": (
-        {E: A, H: with_rows_of_b(500, 512)},
-        LLAMA | TIED,
-        {"tied-but-different"},
-        "12 of 512 rows (only 500 to 511: perhaps added tokens)",
-        "set tie_word_embeddings: false",
-        "transformers/pull/42612",
-    ),
-    "vLLM 51063: top level says tied, text_config does not": (
-        {VISION: A, H: B},
-        TIED | {"model_type": "mistral3", "text_config": V | UNTIED},
-        {"tied-but-different", "levels-disagree"},
-        "says tied, but the two embeddings differ",
-        "set tie_word_embeddings: false",
-        "vllm/issues/51063",
-    ),
-    "transformers 43429: flag only in text_config": (
-        {VISION: A},
-        {"model_type": "vision", "text_config": V | TIED},
-        {"top-missing"},
-        "the flag that says tied is in a nested configuration",
-        "set tie_word_embeddings: true in config.json at the top level",
-        "transformers/pull/43429",
-    ),
-    "transformers 45857: default of the top level contradicts text_config": (
-        {VISION: A},
-        UNTIED | {"model_type": "qwen2_vl", "text_config": V | TIED},
-        {"untied-but-once", "levels-disagree"},
-        "says untied, but only one embedding table",
-        "set tie_word_embeddings: true in config.json if",  # text_config says it already
-        "transformers/pull/43429",
-    ),
-    "transformers 48154: T5 without shared.weight": (
-        {"decoder.embed_tokens.weight": A, H: B, "encoder.final_layer_norm.weight": A[0]},
-        V | UNTIED | {"model_type": "t5"},
-        {"no-shared-table"},
-        "There is an encoder, but no embedding for it",
-        "write decoder.embed_tokens.weight as shared.weight too",
-        "transformers/issues/48154",
-    ),
-    "Automodel 2511: flag says untied, output missing": (
-        {E: A},
-        LLAMA | UNTIED,
-        {"untied-but-once"},
-        "only one embedding table, model.embed_tokens.weight, is stored",
-        "restore the output embedding",
-        "at random",
-    ),
-    "Automodel 2511: output drifted from what its class ties": (
-        {E: A, H: B},
-        V | {"model_type": "gemma"},
-        {"tied-but-different"},
-        "are tied, but the two embeddings differ",
-        "set tie_word_embeddings: false",
-        "NeMo Automodel before pull 2511",
-    ),
-    "Megatron-LM 7577: output saved but not used": (
-        {
-            "embedding.word_embeddings.weight": A,
-            "output_layer.weight": (A.astype(np.float32) * 0.5 + 0.1).astype(A.dtype),
-        },
-        {"share_embeddings_and_output_weights": True},
-        {"tied-but-different"},
-        "says tied, but the two embeddings differ",
-        "to keep both, set share_embeddings_and_output_weights: false in config.json; drop"
-        " output_layer.weight only if it was never trained",
-        "Megatron-LM/pull/7577",
-    ),
-    "vec2text 94: output of zeros": (
-        {E: A, H: np.zeros_like(A)},
-        LLAMA | UNTIED,
-        {"dead-table"},
-        "The output embedding is dead",
-        "restore it",
-        "",
-    ),
-    "PyTorch 176076: output differs in a shard": (
-        {E: A, H: with_rows_of_b(448, 512)},
-        LLAMA | TIED,
-        {"tied-but-different"},
-        "the last eighth, 448 to 511: a shard",
-        "look for a shard that was not trained",
-        "pytorch/issues/176076",
-    ),
-    "flag says untied, embeddings are equal": (
-        {E: A, H: A},
-        LLAMA | UNTIED,
-        {"untied-but-equal"},
-        "says untied, but the two embeddings are equal",
-        "set tie_word_embeddings: true",
-        "",
-    ),
-    "flag says tied, embeddings differ by a scale": (
-        {E: A, H: (A.astype(np.float32) * 4).astype(ml_dtypes.bfloat16)},
-        LLAMA | TIED,
-        {"tied-but-scaled"},
-        "output = 4 (√D) × input",
-        "remove the scale",
-        "",
-    ),
-}
-
-
-DRAFTED = np.sort(np.random.default_rng(5).choice(VOCABULARY, 200, replace=False))
-IN_DRAFT = np.isin(np.arange(VOCABULARY), DRAFTED)
-DRAFT = {E: A, H: A[DRAFTED], "d2t": DRAFTED - np.arange(200), "t2d": IN_DRAFT}
-BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
-BERT_INPUT = "bert.embeddings.word_embeddings.weight"
-FLAG_ONLY = "set tie_word_embeddings: false in config.json"
-BROKEN |= {
-    "SpecForge 140: the flag of a draft model is its target's": (
-        DRAFT,
-        LLAMA | TIED | {"draft_vocab_size": 200},
-        {"draft-tied"},
-        "for 200 tokens of 512: 200 of its rows are the input's, so it cannot be tied",
-        FLAG_ONLY,
-        "SpecForge/pull/140",
-    ),
-    "draft model with a mask only, trained": (
-        {E: A, H: B[:200], "t2d": IN_DRAFT},
-        LLAMA | TIED,
-        {"draft-tied"},
-        "0 of its rows are the input's",
-        FLAG_ONLY,
-        "",
-    ),
-    "draft model without a map": (
-        {E: A, H: B[:20]},
-        LLAMA | TIED,
-        {"draft-tied"},
-        "The head, lm_head.weight, is for 20 tokens of 512, so it cannot be tied",
-        FLAG_ONLY,
-        "",
-    ),
-    "draft model with its target's input embedding": (
-        {H: A[DRAFTED], "d2t": DRAFT["d2t"]},
-        LLAMA | TIED | {"draft_vocab_size": 200},
-        {"draft-tied"},
-        "the input embedding is that of the model it drafts for",
-        FLAG_ONLY,
-        "",
-    ),
-    "skeletoken 108: only the input was trimmed": (
-        {BERT_INPUT: A[:500], "cls.predictions.decoder.weight": B},
-        BERT | UNTIED | {"vocab_size": 500},
-        {"half-resized"},
-        "has 500 rows, the output embedding 512, and config.json says vocab_size 500",
-        "resize both",
-        "",
-    ),
-    "only the output was trimmed": (
-        {E: A, H: A[:500]},
-        LLAMA | TIED,
-        {"half-resized"},
-        "has 512 rows, the output embedding 500, and config.json says vocab_size 512",
-        "resize both",
-        "",
-    ),
-    "only the output bias was left as it was": (
-        {BERT_INPUT: A[:500], "cls.predictions.bias": np.zeros(VOCABULARY, np.float32)},
-        BERT | TIED | {"vocab_size": 500},
-        {"bias-size"},
-        "cls.predictions.bias has 512 entries, the output embedding 500",
-        "resize both",
-        "",
-    ),
-    "only the head is stored, untied": (
-        {H: A},
-        LLAMA | UNTIED,
-        {"no-input"},
-        "the input embedding is missing",
-        "restore the input embedding",
-        "transformers/issues/34759",
-    ),
-    "the good half of a shard is in the output": (
-        {E: with_rows(A, 256, 384), H: A},
-        LLAMA | TIED,
-        {"tied-but-different", "zero-rows"},
-        "part 3 of 4, 256 to 383: a shard",
-        "look for a shard that was not trained or gathered, and keep the other embedding",
-        "pytorch/issues/176076",
-    ),
-    "a shard of zeros in the middle": (
-        {E: with_rows(A, 128, 192)},
-        LLAMA | TIED,
-        {"zero-rows"},
-        "part 3 of 8, 128 to 191: a shard",
-        "restore the shard",
-        "",
-    ),
-    "a shard of zeros at the end of one table": (
-        {E: A, H: with_rows(B, 384, 512)},
-        LLAMA | UNTIED,
-        {"zero-rows"},
-        "the last quarter, 384 to 511: a shard",
-        "restore the shard",
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "config", "wrong", "verdict", "fix", "loaders"), BROKEN.values(), ids=BROKEN.keys()
-)
-def test_broken_checkpoint(tmp_path, tensors, config, wrong, verdict, fix, loaders):
-    found = audit_folder(tmp_path, tensors, config)
-    assert found.status == 1 and codes(found) == wrong
-    main = found.verdict.main
-    assert verdict in main.text and fix in main.fix and loaders in "\n".join(main.loaders)
-    assert fix != FLAG_ONLY or main.fix == fix
 
 
 FALCON, KEPT = V | {"model_type": "falcon"}, "transformer.word_embeddings.weight"
@@ -740,45 +503,19 @@ def test_several_checkpoints_in_one_call(tmp_path, capsys, names, status):
             assert model["cause"] == ("tied-but-different" if one["status"] else None)
 
 
+def test_the_files_that_a_hook_names_are_one_checkpoint(tmp_path, capsys):
+    write_shards(tmp_path, [{E: A}, {H: B}], **V, **TIED)
+    for names in (["config.json"], sorted(path.name for path in tmp_path.iterdir())):
+        assert run_command(*(tmp_path / name for name in names)) == 1
+        assert capsys.readouterr().out.startswith("Inconsistent. config.json says tied")
+
+
 def test_json_says_what_was_compared(tmp_path, capsys):
     path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
     assert run_command(path, "--json") == 1
     (found,) = json.loads(capsys.readouterr().out)["checkpoints"]
     assert found["models"][0]["input"]["name"] == E
     assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]
-
-
-BIASED = {
-    "bert": (BERT_INPUT, "cls.predictions.decoder", "cls.predictions.bias"),
-    "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
-    "albert": (
-        "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder",
-        "predictions.bias",
-    ),
-    "deberta-v2": (
-        "deberta.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder",
-        "cls.predictions.bias",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BIASED)
-def test_the_bias_of_an_untied_encoder_has_another_name_in_transformers_5(tmp_path, kind):
-    """Reloaded with 5.24, the logits of these four move by 0.22 to 0.36."""
-    table, decoder, bias = BIASED[kind]
-    tensors = {table: A, f"{decoder}.weight": B, bias: A[:, 0]}
-    config = V | UNTIED | {"model_type": kind}
-    found = audit_folder(tmp_path / "lost", tensors, config)
-    assert codes(found) == {"bias-missing"}
-    assert f"{decoder}.bias, which is not stored" in found.verdict.main.text
-    other = audit_folder(tmp_path / "two", tensors | {f"{decoder}.bias": A[:, 1]}, config)
-    # RoBERTa and ALBERT of transformers 4 use that of the decoder.
-    assert codes(other) == ({"bias-differs"} if "cls" in decoder else set())
-    sound = tensors | {f"{decoder}.bias": A[:, 0]}
-    assert audit_folder(tmp_path / "sound", sound, config).status == 0
-    assert audit_folder(tmp_path / "tied", {table: A, bias: A[:, 0]}, config | TIED).status == 0
 
 
 @pytest.mark.parametrize(("kind", "status"), [("blenderbot", 1), ("bart", 0), ("new", 0)])
@@ -789,9 +526,12 @@ def test_copies_that_transformers_4_shares_whatever_the_flag_says(tmp_path, kind
     assert found.status == status and codes(found) == ({"copies-differ"} if status else set())
 
 
+ROBERTA = ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias")
+
+
 def test_two_biases_of_unequal_length_cannot_be_loaded(tmp_path):
     """A resized, untied RoBERTa as transformers 5.24 writes it."""
-    table, decoder, bias = BIASED["roberta"]
+    table, decoder, bias = ROBERTA
     tensors = {table: A, f"{decoder}.weight": B, f"{decoder}.bias": A[:, 0], bias: A[:500, 0]}
     found = audit_folder(tmp_path, tensors, V | UNTIED | {"model_type": "roberta"})
     assert codes(found) == {"bias-size"}

@@ -1,7 +1,7 @@
 """Audit mutated files in a process with little memory that may open nothing outside their folder.
 
 python fuzz.py KIND COUNT FOLDER: KIND is safetensors, gguf, json (index and configuration), keras,
-mistral or adapter.
+mistral, adapter, packed (MLX, GGUF) or orbax (flat keys).
 """
 
 import io
@@ -19,6 +19,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import tensorstore as ts
 from checkpoints import (
     VOCABULARY,
     A,
@@ -224,6 +225,61 @@ def adapter_files(rng: random.Random, folder: Path) -> Iterator[Path]:
         yield folder
 
 
+def packed_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    """Yield two tables as MLX packs them, and as blocks of a GGUF, with changed headers."""
+    tables = {}
+    for name in ("model.embed_tokens", "lm_head"):
+        tables[f"{name}.weight"] = np.ones((VOCABULARY, 4), np.uint32)
+        tables |= {f"{name}.{leaf}": A[:, :1].astype(np.float16) for leaf in ("scales", "biases")}
+    header, data = header_of(tables), b"".join(one.tobytes() for one in tables.values())
+    (folder / "config.json").write_text('{"tie_word_embeddings": true, "model_type": "llama"}')
+    blocks = {name: np.ones((64, 18), np.uint8) for name in ("token_embd.weight", "output.weight")}
+    content = write_gguf(folder / "model.gguf", blocks, blocks=32).read_bytes()
+    path, end = folder / "model.safetensors", content.index(b"output.weight") + 60
+    path.touch()
+    while True:
+        plain = json.dumps(header).encode()
+        text = forged(rng, header) if rng.random() < 0.6 else mutated(rng, plain)
+        overwrite(path, struct.pack("<Q", len(text)) + text + data)
+        yield folder
+        change = rng.choice((mutated, forged_numbers))
+        overwrite(folder / "model.gguf", change(rng, content[:end]) + content[end:])
+        yield folder / "model.gguf"
+
+
+def orbax_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    """Yield items whose keys have slashes, as Gemma's: zarr in files, and in an OCDBT database."""
+    places = [folder / "zarr", folder / "ocdbt"]
+    for place in places:
+        base: Any = f"file://{place}/"
+        if place.name == "ocdbt":
+            base = {"driver": "ocdbt", "base": base}
+        base = ts.KvStore.open(base).result()
+        store = base / "transformer/embedder.input_embedding/"
+        array = ts.open(
+            {"driver": "zarr", "kvstore": store.spec().to_json()},
+            dtype="float32",
+            shape=A.shape,
+            create=True,
+        ).result()
+        array.write(A.astype(np.float32)).result()
+    (places[0] / "_METADATA").write_text("{}")
+    plain = {
+        place: {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in places
+    }
+    while True:
+        place = rng.choice(places)
+        path = rng.choice(list(plain[place]))
+        content = plain[place][path]
+        if path.name == ".zarray" and rng.random() < 0.6:
+            overwrite(path, forged(rng, json.loads(content)))
+        else:
+            overwrite(path, rng.choice((mutated, forged_numbers))(rng, content))
+        yield place
+        overwrite(path, content)
+
+
 FILES = {
     "safetensors": safetensors_files,
     "gguf": gguf_files,
@@ -231,6 +287,8 @@ FILES = {
     "keras": keras_files,
     "mistral": mistral_files,
     "adapter": adapter_files,
+    "packed": packed_files,
+    "orbax": orbax_files,
 }
 READERS = {"safetensors": read_safetensors, "gguf": read_gguf}
 
