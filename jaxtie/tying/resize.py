@@ -385,10 +385,11 @@ def _edit_state(
 def _find_row_axes(
     shape: tuple[int, ...], others: Sequence[jax.Array], is_square: bool
 ) -> set[int | None]:
-    """Return the axes that follow the number of rows, of which `others` have one more or less.
+    """Return the axes whose length is the number of rows.
 
-    None stands for no axis. An array that changes otherwise, at a threshold, shows nothing; that of
-    a square table, whose rows and columns are told apart by both, shows that the axis is unclear.
+    `others` are the same array of a table with one row more, and with one less. None stands for
+    no axis. An array that changes otherwise, at a threshold, shows nothing; that of a square table,
+    whose rows and columns are told apart by both, shows that the axis is unclear.
     """
     found: set[int | None] = set()
     for other in others:
