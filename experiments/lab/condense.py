@@ -15,7 +15,7 @@ from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
 from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
-from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, swept
+from jaxtie.results.tables import arms_of, course_steps, last_step, swept
 from jaxtie.text.analysis import BASELINES, MASK_NORMS
 from jaxtie.text.pairs import PREDICTED
 
@@ -211,9 +211,15 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
     )
 
 
+def plain_untied_arm(results: xr.Dataset) -> Arm | None:
+    """Return the arm that is untied throughout and has no head options, if any."""
+    plain = (arm for arm in arms_of(results) if arm.is_plain and arm.untie_at is None)
+    return next((arm for arm in plain if not arm.tied), None)
+
+
 def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
     """Compare tied embeddings with those of the plain untied arm, if there is one."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    tied, untied = tied_arms(results), plain_untied_arm(results)
     if untied is None or not tied:
         return []
     renamed = results[["input_table", "output_table"]].rename(
@@ -270,7 +276,7 @@ def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
 
 def _similarities_at_end(results: xr.Dataset, run: Path, last: int) -> list[xr.Dataset]:
     """Compare each seed's tied table with its untied ones, if a run has both."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    tied, untied = tied_arms(results), plain_untied_arm(results)
     if untied is None or not tied:
         return []
     tables = trained_tables(results, run)

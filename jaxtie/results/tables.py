@@ -164,12 +164,6 @@ def reference_arm(results: xr.Dataset | xr.DataArray) -> str:
     return pair[1] if pair else arms_of(results)[0].name
 
 
-def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
-    """Return the arm that is tied, or untied, throughout and has no head options, if any."""
-    plain = (arm for arm in arms_of(results) if arm.is_plain and arm.untie_at is None)
-    return next((arm for arm in plain if arm.tied == tied), None)
-
-
 def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
     """Map labels to an arm's embedding tables: one if it is tied throughout."""
     if arm.untied_from is None:
