@@ -67,10 +67,10 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     tied = found.sel(arm="tied")
     np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
     drawn = {path.name: path.stat().st_size for path in (folder / "figures").iterdir()}
-    assert {*drawn} == {"answer.png", "overview.png", "portrait.png", "escape.png"}
+    assert {*drawn} == {"answer.png", "overview.png", "escape.png"}
     assert min(drawn.values()) > 5_000
     summary = (folder / "summary.md").read_text()
-    assert "2.197" in summary and "rank agreement with semantic divergence" in summary
+    assert "2.197" in summary and "leave the first plateau" in summary
     page = (folder / "report.html").read_text()
     assert len(done.out.splitlines()) <= 20
     for text in (summary, done.out, page):
@@ -100,18 +100,17 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     every = Experiment.report("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
-        return {name: every(results)[name] for name in ("accuracy", "portrait")}
+        return {name: every(results)[name] for name in ("accuracy", "escape")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
-    assert report.main([str(folder), "--csv", "--animate", "--pdf"]) == 0
+    assert report.main([str(folder), "--csv", "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png portrait.png portrait.gif report.html"
-    names += " steps.csv evaluations.csv tables.csv"
+    names = "answer.png accuracy.png escape.png report.html step.csv table_step.csv eval_step.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
-    assert pdf == {"answer", "accuracy", "portrait"}
-    header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
+    assert pdf == {"answer", "accuracy", "escape"}
+    header, first, *_ = (folder / "csv" / "step.csv").read_text().splitlines()
     values = dict(zip(header.split(","), first.split(","), strict=True))
     at = {"arm": "tied", "seed": 0, "step": 0, "symbol": "X", "symbol2": "Y"}
     expected = lifecycle.load(folder)["input_distance"].sel(at)

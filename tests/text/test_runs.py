@@ -35,8 +35,7 @@ PREFIX = after(*WRAPPED)
 DRAW = lifecycle.draw
 CONSTANTS = (
     "first_word second_word probe_word token scheduled_learning_rate parameters"
-    " estimated_initial_loss decay_factor duplicate_probability unigram_loss bigram_loss"
-    " kneser_ney_loss"
+    " decay_factor duplicate_probability unigram_loss bigram_loss kneser_ney_loss"
 ).split()
 FIGURES = (
     "answer overview accuracy loss distances_tied distances_untied@20_input"
