@@ -88,7 +88,9 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     assert command.main([*TINY, "--json", "--out", str(folder)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["experiment"] == "transformer-small" and found["folder"] == str(folder)
-    assert found["conclusion"][0].startswith("Too short to conclude") and found["claims"] == []
+    assert found["conclusion"][0].startswith("Too short to conclude")
+    (claim,) = found["claims"]  # of the file that declares the main experiment
+    assert claim["verdict"] == "inconclusive" and claim["claim"].startswith("Tied, the distance")
     assert [row[0] for row in found["table"]["rows"]] == ["tied", "untied"]
     assert files(folder) == before
 
