@@ -14,15 +14,28 @@ from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
 from jaxtie.results.folder import RunFolder, atomic_write
-from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
-from jaxtie.results.tables import arms_of, course_steps, last_step, swept
+from jaxtie.results.gradient_by_role import (
+    EARLY_PART,
+    PUSH_VARIABLES,
+    ROLE_VARIABLES,
+    has_roles,
+    tied_arms,
+)
+from jaxtie.results.tables import arms_of, last_step, swept
 from jaxtie.text.analysis import BASELINES, MASK_NORMS
 from jaxtie.text.pairs import PREDICTED
 
 KEPT_BITS = 16  # of the mantissa of members' numbers: five digits; documents show no more
 # Of variables that are committed of all evaluations; they are at least 0.
 DECIMALS = {"train_loss": LOSS_DECIMALS, "mask_norm": 3}
+COURSE = (0, EARLY_PART, 1 / 3, 2 / 3, 1)  # parts of the training
 WORDING = ("claim", "command")  # attributes that may differ within an experiment
+
+
+def course_steps(results: xr.Dataset) -> list[int]:
+    """Return the recorded steps nearest to these parts of the training, up to `last_step`."""
+    steps, last = results["step"].values, last_step(results)
+    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
 
 
 def condense(results: xr.Dataset, run: Path) -> xr.Dataset:

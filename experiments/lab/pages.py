@@ -13,6 +13,7 @@ from exor_tables import correlation_table, equivalence_table, mask_table
 from models import Runs, bodies_table, gap_table, models_table
 from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
 from other_code import published_table, pytorch_table
+from plateaus import plateau_exit_table
 from roles import contribution_table, shares_table
 from similarity import similarity_table
 from tuned import rates_table, tuned_gap_table
@@ -103,7 +104,7 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
         else:
             yield exor.losses_table(results)
             yield exor.distances_table(results)
-            yield exor.plateau_exit_table(results)
+            yield plateau_exit_table(results)
             if "mask_logit" in results:
                 yield mask_table(results)
     else:

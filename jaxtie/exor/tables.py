@@ -1,12 +1,11 @@
 """Tables of EXor results: of one run, and of a sweep. Imports no jax."""
 
 import itertools
-import math
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm, names_of, number_label
+from jaxtie.config import Arm, number_label
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import distance, distance_rows, live_pairs
 from jaxtie.exor.claims import measured
@@ -37,7 +36,7 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     """Return the tables of a run or a sweep, beyond the one of its conclusion."""
     if swept(results):
         return [distances_table(results)]
-    return [losses_table(results), distances_table(results), plateau_exit_table(results)]
+    return [losses_table(results), distances_table(results)]
 
 
 def _header(results: xr.Dataset) -> str:
@@ -87,60 +86,6 @@ def odds_label(pair: str) -> str:
     """Name the log-odds of a pair ("X-Y")."""
     first, second = pair.split("-")
     return f"ln p({second})/p({first})"
-
-
-def plateau_exit_table(results: xr.Dataset) -> Table:
-    """Show how many seeds leave the plateaus, when, and whether before those of the first arm."""
-    last = last_step(results)
-    diverged = (results["diverged_at"] >= 0).sum("seed")
-    reference, *_ = names_of(arms_of(results))
-    rows = []
-    for event, level in analysis.exit_levels(results).items():
-        times, for_good = (
-            analysis.exit_times(results, event, for_good=own) for own in (False, True)
-        )
-        for arm, own in times.items():
-            counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
-            middles = [
-                format_estimate(
-                    *statistics.median_time(statistics.kaplan_meier(each[arm])),
-                    shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",
-                )
-                for each in (times, for_good)
-            ]
-            compared = ("",) * 4 if arm == reference else _compare_times(own, times[reference])
-            cells = (*(f"{count:,}" for count in counts), *middles, *compared)
-            rows.append((f"{event} (≤ {format_number(float(level))} nat)", arm, *cells))
-    medians = ("median step [95 %]", "for good")
-    before = f"before : after {reference} (inconclusive)"
-    header = ("", "arm", "seeds there", "not yet", "diverged", *medians, before)
-    title = (
-        f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
-        f" step {last:,}"
-    )
-    note = (
-        "Events: the first evaluation with an exact training loss at or below the level, if the"
-        " next one is, too. Seeds without the event, including those that diverged, are censored at"
-        " the end. Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley; for good: of"
-        " the evaluation from which on the loss stays at or below the level. Before :"
-        f" after: each seed compared with itself in {reference}; inconclusive if neither has the"
-        " event, or both at the same evaluation; share of the conclusive ones with its exact 95 %"
-        " interval, and p of the sign test. The log-rank test treats the arms' seeds as"
-        " independent. The p-values are not corrected for multiple comparisons."
-    )
-    return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
-
-
-def _compare_times(own: statistics.Times, other: statistics.Times) -> tuple[str, ...]:
-    """Return the cells that compare an arm's times with another arm's."""
-    test = statistics.sign_test(own, other)
-    inconclusive = len(own.step_S) - test.won - test.lost
-    p_values = (test.p, statistics.logrank_p(own, other))
-    return (
-        f"{test.won} : {test.lost} ({inconclusive})",
-        format_estimate(test.low, test.share, test.high),
-        *("< 0.001" if p < 0.001 else format_number(p) for p in p_values),
-    )
 
 
 # ----- Distances and weight decay.

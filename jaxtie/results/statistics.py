@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 BOOTSTRAP = 2000  # resamples
 CONFIDENCE = 0.95
-ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
 
 
 def mean_interval(
@@ -78,17 +77,6 @@ class Curve(NamedTuple):
     share_T: np.ndarray
     low_T: np.ndarray
     high_T: np.ndarray
-
-
-class SignTest(NamedTuple):
-    """Pairs won and lost, the share won with its exact interval, and p; NaN if none is decided."""
-
-    won: int
-    lost: int
-    share: float
-    low: float
-    high: float
-    p: float
 
 
 def times_to_level(
@@ -155,45 +143,3 @@ def kaplan_meier(times: Times) -> Curve:
     share_T, low_T, high_T = map(np.array, shares)
     low_T[0] = high_T[0] = np.nan
     return Curve(np.array([0.0, *survival.quantiles]), share_T, low_T, high_T)
-
-
-def median_time(curve: Curve) -> tuple[float, float, float]:
-    """Return the first step by which half of the seeds have reached a level: low, median, high.
-
-    The 95 % interval is Brookmeyer and Crowley's: the steps at which the curve's band contains a
-    half. Infinite where a half is not reached.
-    """
-
-    def first(share_T: np.ndarray) -> float:
-        reached_T = share_T >= 0.5 - ROUNDING
-        return float(curve.step_T[reached_T.argmax()]) if reached_T.any() else np.inf
-
-    return first(curve.high_T), first(curve.share_T), first(curve.low_T)
-
-
-def logrank_p(times: Times, other: Times) -> float:
-    """Return p of the log-rank test, as if the two shared no seeds; NaN without any event."""
-    from scipy.stats import logrank  # heavy
-
-    with np.errstate(invalid="ignore"):  # 0 / 0 without events, or all at once
-        return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
-
-
-def sign_test(times: Times, other: Times) -> SignTest:
-    """Test by signs which of the two reaches the level first, seed by seed.
-
-    A seed that reached it in one and, for as long as it was observed, not in the other was first in
-    the former. Seeds that reached it at the same evaluation in both, or in neither, do not count.
-    """
-    from scipy.stats import binomtest  # heavy
-
-    def count(one: Times, two: Times) -> int:
-        later_S = (one.step_S < two.step_S) | ((one.step_S == two.step_S) & two.censored_S)
-        return int(np.sum(~one.censored_S & later_S))
-
-    won, lost = count(times, other), count(other, times)
-    if not won + lost:
-        return SignTest(0, 0, *[np.nan] * 4)
-    test = binomtest(won, won + lost)
-    low, high = test.proportion_ci(CONFIDENCE, method="exact")
-    return SignTest(won, lost, *map(float, (test.statistic, low, high, test.pvalue)))

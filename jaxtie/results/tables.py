@@ -15,7 +15,6 @@ from jaxtie.config import Arm, names_of
 from jaxtie.results.statistics import mean_interval, median_interval
 
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
-COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
 
 
 class Column(NamedTuple):
@@ -88,15 +87,6 @@ def format_estimate(
     return shown(middle) + ends
 
 
-def format_quantiles(values: np.ndarray) -> str:
-    """Format the median and the range from 5 to 95 %."""
-    values = np.asarray(values, np.float64)[np.isfinite(values)]
-    if not len(values):
-        return "–"
-    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
-    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def arm_cells(
     values: xr.DataArray, shown: Callable[[np.ndarray], str] = format_mean
 ) -> tuple[str, ...]:
@@ -134,12 +124,6 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
 def at_end(values: xr.DataArray, results: xr.Dataset, reached: str = "valid_loss") -> xr.DataArray:
     """Take a variable of the results at their last step, see `last_step`."""
     return values.sel({along_steps(values): last_step(results, reached)}, drop=True)
-
-
-def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:
-    """Return the recorded steps nearest to these parts of the training, up to `last_step`."""
-    steps, last = results["step"].values, last_step(results)
-    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in parts})
 
 
 def arms_of(results: xr.Dataset | xr.DataArray) -> list[Arm]:

@@ -4,16 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from plateaus import logrank_p, median_time, sign_test
 from scipy import stats
 
 from jaxtie.results.statistics import (
     Times,
     kaplan_meier,
-    logrank_p,
     mean_interval,
     median_interval,
-    median_time,
-    sign_test,
     times_to_level,
 )
 from jaxtie.results.tables import format_estimate, format_median

@@ -70,7 +70,7 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     assert {*drawn} == {"answer.png", "overview.png", "escape.png"}
     assert min(drawn.values()) > 5_000
     summary = (folder / "summary.md").read_text()
-    assert "2.197" in summary and "leave the first plateau" in summary
+    assert "2.197" in summary and "decay-adjusted distance" in summary
     page = (folder / "report.html").read_text()
     assert len(done.out.splitlines()) <= 20
     for text in (summary, done.out, page):
