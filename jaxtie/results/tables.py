@@ -27,16 +27,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of strings with a title above and a note below; the first column names the row.
-
-    `long`: it is too long for the terminal.
-    """
+    """A table of strings with a title above and a note below; the first column names the row."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     note: str = ""
-    long: bool = False
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], note: str = "") -> "Table":

@@ -305,7 +305,7 @@ def _run(options: RunOptions, command: str) -> int:
     _check_inputs(experiment, folder, session.overwrite)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session, declared)
-    return _show(folder, _run_one(experiment, folder, options, session), options, *declared)
+    return _conclude(folder, _run_one(experiment, folder, options, session), options, *declared)
 
 
 def _declared(name: str | None) -> tuple[TaskConfig, tuple[Claim, ...]]:
@@ -345,7 +345,7 @@ def _run_one(
     return Outcome.PLANNED
 
 
-def _show(
+def _conclude(
     folder: RunFolder,
     outcome: Outcome,
     options: RunOptions,
@@ -437,7 +437,7 @@ def _run_with_others(
     session = dataclasses.replace(session, processes=processes)
     if processes.leads:
         outcome = _run_one(experiment, folder, options, session)
-        status = _show(folder, outcome, options, *declared)
+        status = _conclude(folder, outcome, options, *declared)
     else:
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()

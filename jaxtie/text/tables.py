@@ -130,7 +130,7 @@ def neighbour_table(results: xr.Dataset) -> Table:
             rows.append((str(word), label, *cells))
     starred = "; a star marks a duplicate" if "duplicate" in results["kind"].values else ""
     title = f"Nearest neighbours, the nearest first, seed {seed}{starred}"
-    return Table(title, ("word", "embedding", "step 0", f"step {step:,}"), rows, long=True)
+    return Table(title, ("word", "embedding", "step 0", f"step {step:,}"), rows)
 
 
 def text_tables(results: xr.Dataset) -> list[Table]:

@@ -57,7 +57,7 @@ def test_tables_show_every_arm():
     assert len(rows) == 2 * 5 and rows["tied", "word–duplicate"][1].startswith("0.8")
     assert rows["untied output", "random pairs"][0].startswith("5.0")
     neighbours = neighbour_table(results)
-    assert neighbours.long and "a star" in neighbours.title
+    assert "a star" in neighbours.title
     assert neighbours.rows[0] == ("the", "tied", "an an*", "an*")
     assert "perplexity" not in str(validation_table(results.assign_attrs(objective="masked")))
 
