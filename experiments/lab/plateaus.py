@@ -1,16 +1,19 @@
 """When seeds leave their plateaus: a table of committed runs on EXor, and its tests."""
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.stats import CensoredData, binomtest, ecdf, logrank
 
 from jaxtie.config import names_of
 from jaxtie.exor import analysis
-from jaxtie.results.statistics import CONFIDENCE, Curve, Times, kaplan_meier
+from jaxtie.results.statistics import Times
 from jaxtie.results.tables import Table, arms_of, format_estimate, format_number, last_step
 
+CONFIDENCE = 0.95
 ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
 
 
@@ -68,6 +71,15 @@ def _compare_times(own: Times, other: Times) -> tuple[str, ...]:
     )
 
 
+class Curve(NamedTuple):
+    """Share of seeds that have reached a level, from each of T steps on; its 95 % band or NaN."""
+
+    step_T: np.ndarray
+    share_T: np.ndarray
+    low_T: np.ndarray
+    high_T: np.ndarray
+
+
 class SignTest(NamedTuple):
     """Pairs won and lost, the share won with its exact interval, and p; NaN if none is decided."""
 
@@ -95,10 +107,8 @@ def median_time(curve: Curve) -> tuple[float, float, float]:
 
 def logrank_p(times: Times, other: Times) -> float:
     """Return p of the log-rank test, as if the two shared no seeds; NaN without any event."""
-    from scipy.stats import logrank  # heavy
-
     with np.errstate(invalid="ignore"):  # 0 / 0 without events, or all at once
-        return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
+        return float(logrank(for_scipy(times), for_scipy(other)).pvalue)
 
 
 def sign_test(times: Times, other: Times) -> SignTest:
@@ -107,7 +117,6 @@ def sign_test(times: Times, other: Times) -> SignTest:
     A seed that reached it in one and, for as long as it was observed, not in the other was first in
     the former. Seeds that reached it at the same evaluation in both, or in neither, do not count.
     """
-    from scipy.stats import binomtest  # heavy
 
     def count(one: Times, two: Times) -> int:
         later_S = (one.step_S < two.step_S) | ((one.step_S == two.step_S) & two.censored_S)
@@ -119,3 +128,24 @@ def sign_test(times: Times, other: Times) -> SignTest:
     test = binomtest(won, won + lost)
     low, high = test.proportion_ci(CONFIDENCE, method="exact")
     return SignTest(won, lost, *map(float, (test.statistic, low, high, test.pvalue)))
+
+
+def for_scipy(times: Times) -> CensoredData:
+    """Return times as SciPy's class."""
+    return CensoredData.right_censored(times.step_S, times.censored_S)
+
+
+def kaplan_meier(times: Times) -> Curve:
+    """Estimate the share of seeds that have reached a level, from step 0 on (1 - Kaplan–Meier).
+
+    The pointwise band is Greenwood's for ln(-ln S), which stays within 0 and 1; NaN where no seed
+    has reached it, or all have.
+    """
+    survival = ecdf(for_scipy(times)).sf
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
+        band = survival.confidence_interval(CONFIDENCE, method="log-log")
+    shares = ([0.0, *(1 - each.probabilities)] for each in (survival, band.high, band.low))
+    share_T, low_T, high_T = map(np.array, shares)
+    low_T[0] = high_T[0] = np.nan
+    return Curve(np.array([0.0, *survival.quantiles]), share_T, low_T, high_T)

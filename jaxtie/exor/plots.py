@@ -24,7 +24,6 @@ from jaxtie.results.plots import (
     subplots,
     with_overview,
 )
-from jaxtie.results.statistics import kaplan_meier
 from jaxtie.results.tables import arms_of, at_end, embeddings_of, last_step, swept
 
 MEAN = "mean over seeds with its 95 % confidence band"
@@ -38,19 +37,12 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         caption = "Final distances X–Y and A–B in each embedding over the sweep: mean over seeds"
         draw = partial(draw_final_distances, results)
         return {"distances": Picture(f"{caption} with its 95 % interval", draw)}
-    pictures = with_overview(
+    return with_overview(
         _panels(results, arms),
-        f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands",
-        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances:"
+        f"{_title(results)}; accuracy, stuck: mean, distances: median, with 95 % bands",
+        f"All curves over the steps of training, arms {arms}; accuracy, stuck: {MEAN}; distances:"
         f" {MEDIAN}",
     )
-    pictures["escape"] = Picture(
-        "Share of seeds that have left the first plateau, and that have reached the best loss to"
-        f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
-        " with 95 % confidence bands; the legend counts seeds at the end",
-        partial(draw_plateau_exit, results),
-    )
-    return pictures
 
 
 def _title(results: xr.Dataset) -> str:
@@ -73,6 +65,10 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
             partial(draw_accuracy, results),
         ),
         **distances,
+        "stuck": Panel(
+            f"Share of seeds on the first plateau over the steps of training, {arms}: {MEAN}",
+            partial(draw_stuck, results),
+        ),
         "loss_every_seed": Panel(
             f"Exact training loss of every seed over the steps of training, one line each, {arms}",
             partial(draw_every_seed, results),
@@ -112,6 +108,15 @@ def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, a
     finish_axes(axes, title, "Euclidean distance", steps)
 
 
+def draw_stuck(results: xr.Dataset, axes: Axes) -> None:
+    """Draw the share of seeds that are still on the first plateau."""
+    curves(axes, by_arm(analysis.stuck_over_steps(results)))
+    axes.set_ylim(-0.02, 1.02)
+    level = float(analysis.exit_levels(results)[analysis.LEFT])
+    title = f"stuck: loss above {level:.3f}"
+    finish_axes(axes, title, "share of seeds", results["eval_step"].values)
+
+
 def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact training loss of every seed, which shows the plateaus."""
     steps = results["eval_step"].values
@@ -124,28 +129,6 @@ def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
     axes.set_ylim(best - 0.05, 1.6)
     legend = {"loc": "upper right", "ncols": 3, "fontsize": 8}
     finish_axes(axes, "every seed's training loss", "loss, nat", steps, **legend)
-
-
-def draw_plateau_exit(results: xr.Dataset) -> Figure:
-    """Draw Kaplan-Meier curves of leaving the first plateau and of reaching the best loss."""
-    figure, (row,) = subplots(1, 2, (10.4, 3.8), sharey=True)
-    last = last_step(results)
-    for axes, event, style in zip(row, (analysis.LEFT, analysis.AT_BEST), ("-", "--"), strict=True):
-        times = analysis.exit_times(results, event)
-        for colour, arm in coloured(times):
-            estimate = kaplan_meier(times[arm])
-            step_T = np.append(estimate.step_T, last)
-            share_T, low_T, high_T = (np.append(each, each[-1]) for each in estimate[1:])
-            label = f"{arm}: {int((~times[arm].censored_S).sum()):,} of {results.sizes['seed']:,}"
-            axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
-            # `step="post"` would leave out the step before a place without a band.
-            ends, band = np.repeat(step_T, 2)[1:], [np.repeat(e, 2)[:-1] for e in (low_T, high_T)]
-            axes.fill_between(ends, *band, color=colour, alpha=0.15, linewidth=0)
-        axes.set_ylim(-0.02, 1.02)
-        title = f"{event} (loss ≤ {analysis.exit_levels(results)[event]:.3f})"
-        finish_axes(axes, title, "share of seeds", np.array([0, max(last, 1)]), fontsize=8)
-    figure.suptitle(_title(results), parse_math=False)
-    return figure
 
 
 # ----- The end of a sweep.

@@ -1,4 +1,4 @@
-"""Intervals, rank statistics and survival analysis over seeds. Imports no jax.
+"""Intervals over seeds, and when their losses reach a level. Imports no jax.
 
 A loss curve *reaches* a level at the first evaluation at which it is at or below the level and is
 so at the next evaluation too: one evaluation alone does not count, nor does the last one. The time
@@ -10,15 +10,11 @@ whenever it did: it never will reach it.
 
 import math
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from scipy.stats import CensoredData  # heavy
-
 BOOTSTRAP = 2000  # resamples
-CONFIDENCE = 0.95
 
 
 def mean_interval(
@@ -62,21 +58,6 @@ class Times(NamedTuple):
 
     step_S: np.ndarray
     censored_S: np.ndarray
-
-    def for_scipy(self) -> "CensoredData":
-        """Return the same as SciPy's class."""
-        from scipy.stats import CensoredData  # heavy
-
-        return CensoredData.right_censored(self.step_S, self.censored_S)
-
-
-class Curve(NamedTuple):
-    """Share of seeds that have reached a level, from each of T steps on; its 95 % band or NaN."""
-
-    step_T: np.ndarray
-    share_T: np.ndarray
-    low_T: np.ndarray
-    high_T: np.ndarray
 
 
 def times_to_level(
@@ -125,21 +106,3 @@ def exit_concordance(
     with np.errstate(invalid="ignore", divide="ignore"):
         without_S = (agreed - agreed_S) / (couples - couples_S)
         return count * agreed / couples - (count - 1) * without_S
-
-
-def kaplan_meier(times: Times) -> Curve:
-    """Estimate the share of seeds that have reached a level, from step 0 on (1 - Kaplan–Meier).
-
-    The pointwise band is Greenwood's for ln(-ln S), which stays within 0 and 1; NaN where no seed
-    has reached it, or all have.
-    """
-    from scipy.stats import ecdf  # heavy
-
-    survival = ecdf(times.for_scipy()).sf
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
-        band = survival.confidence_interval(CONFIDENCE, method="log-log")
-    shares = ([0.0, *(1 - each.probabilities)] for each in (survival, band.high, band.low))
-    share_T, low_T, high_T = map(np.array, shares)
-    low_T[0] = high_T[0] = np.nan
-    return Curve(np.array([0.0, *survival.quantiles]), share_T, low_T, high_T)

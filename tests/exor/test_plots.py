@@ -1,5 +1,7 @@
 """Figures of EXor results, on results that are made up."""
 
+import math
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,6 +9,7 @@ from made_up import BEST, EVAL_STEPS, STEPS, exor_results
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
+from jaxtie.exor.analysis import is_stuck
 from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.analysis import frames
 from jaxtie.results.plots import COLOURS, FAILS, HOLDS
@@ -20,7 +23,7 @@ TABLES = (
     "untied+bias@50 input",
     "untied+bias@50 output",
 )
-MAIN = ("overview", "escape")
+MAIN = ("overview",)
 
 
 def draw(results: xr.Dataset, name: str) -> Axes:
@@ -37,7 +40,7 @@ def texts(axes: Axes) -> list[str]:
 def test_figures_and_captions_of_a_run():
     pictures = exor_pictures(exor_results(*ARMS))
     own = {f"distances_{label.replace(' ', '_')}" for label in TABLES}
-    others = {"accuracy", "loss_every_seed"}
+    others = {"accuracy", "stuck", "loss_every_seed"}
     assert pictures.keys() == {*MAIN, *others, *own}
     assert {name for name, picture in pictures.items() if picture.main} == {*MAIN}
     assert all(len(picture.caption) > 50 for picture in pictures.values())
@@ -110,22 +113,21 @@ def test_overview_has_every_panel():
         "tied embedding",
         "untied+bias input embedding",
         "untied+bias output embedding",
+        f"stuck: loss above {BEST['loss'] + math.log(2) - 0.05:.3f}",
         "every seed's training loss",
     ]
     assert figure.get_suptitle() == (
-        "made-up: 4 seeds; accuracy: mean, distances: median, with 95 % bands"
+        "made-up: 4 seeds; accuracy, stuck: mean, distances: median, with 95 % bands"
     )
 
 
-def test_plateau_exit_figure(plateau_results):
-    left, best = exor_pictures(plateau_results)["escape"].draw().axes
-    assert texts(left) == ["tied: 4 of 6", "untied: 6 of 6"]
-    assert texts(best) == ["tied: 1 of 6", "untied: 5 of 6"]
-    tied = left.lines[0]
-    np.testing.assert_array_equal(tied.get_xdata(), [0, 20, 30, 40, 100, 100])
-    np.testing.assert_allclose(tied.get_ydata(), np.array([0, 2, 3, 4, 4, 4]) / 6)
-    styles = [{line.get_linestyle() for line in axes.lines} for axes in (left, best)]
-    assert styles == [{"-"}, {"--"}]
+def test_figure_of_stuck_seeds(plateau_results):
+    axes = draw(plateau_results, "stuck")
+    assert axes.get_title().startswith("stuck: loss above ") and texts(axes) == ["tied", "untied"]
+    stuck = is_stuck(plateau_results).mean("seed")
+    ends = [line.get_ydata()[-1] for line in axes.lines]
+    np.testing.assert_allclose(ends, stuck)
+    assert axes.lines[0].get_ydata()[0] == 1 and ends[1] < ends[0]
 
 
 def test_figure_of_a_sweep():

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from plateaus import logrank_p, median_time, sign_test
+from plateaus import kaplan_meier, logrank_p, median_time, sign_test
 from scipy import stats
 
 from jaxtie.results.statistics import (
     Times,
-    kaplan_meier,
     mean_interval,
     median_interval,
     times_to_level,
