@@ -383,7 +383,9 @@ def _judge(
                 runs[other] = beside.load()
     title = _about_claims(folder, declared)
     table = claims_table(title, runs, {declared.name: claims}, lenient=True)
-    atomic_write(folder.claims, table.markdown().encode())
+    content = table.markdown().encode()
+    if not folder.claims.exists() or folder.claims.read_bytes() != content:
+        atomic_write(folder.claims, content)
     found, judged = [], judge_claims(claims, results, runs, lenient=True)
     for claim, (verdict, estimate) in zip(claims, judged):
         each = {"verdict": verdict, "claim": claim.statement, "holds_if": claim.bounds}

@@ -189,7 +189,7 @@ BAD = [
     ("--steps 1.5", "--steps: '1.5': expected a positive integer"),
     ("--arms tied+bais", "; did you mean bias?"),
     ("nowere/good.py", "nowere/good.py: no such file"),
-    ("./god.py", "god.py: no such file; did you mean good.py?"),
+    ("./god.py", "god.py: no such file; did you mean good.py"),
     ("--sedes 3", "--sedes: no such option; did you mean --seeds?"),
     ("--list output_bias", "EXPERIMENT: expected without --list"),
     ("--list --seeds 3", "--seeds: expected without --list"),

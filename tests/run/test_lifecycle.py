@@ -107,7 +107,7 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
     assert report.main([str(folder), "--csv", "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png stuck.png report.html step.csv table_step.csv eval_step.csv"
+    names = "answer.png accuracy.png stuck.png report.html step.csv eval_step.csv table_step.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
