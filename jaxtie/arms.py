@@ -198,10 +198,10 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if name in HEAD_NUMBERS and equals:
         return {name.replace("-", "_"): _parse_number(name, value, arm)}
     numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)
-    known = (*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows)
-    meant = suggest(option, [each.partition("=")[0] for each in known])
+    every = (*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows)
+    meant = suggest(option, [each.partition("=")[0] for each in every])
     raise UserError(
-        f"arm {arm!r}: +{option} is no option of a head; expected {', '.join(known)}{meant}"
+        f"arm {arm!r}: +{option} is no option of a head; expected {', '.join(every)}{meant}"
     )
 
 
