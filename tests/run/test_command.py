@@ -516,3 +516,20 @@ def test_help_is_one_screen_and_imports_nothing_heavy():
     done = command("-X", "importtime", "-m", "jaxtie", "--help", capture_output=True)
     assert done.returncode == 0 and len(done.stdout.splitlines()) <= 24
     assert not re.search(r"\| +(numpy|xarray|jax)$", done.stderr, re.MULTILINE)
+
+
+def test_a_dry_run_in_the_folder_of_another_run_plans_and_says_so(tmp_path, monkeypatch, capsys):
+    (tmp_path / "there").mkdir()
+    other = jaxtie.Experiment(seeds=range(3)).as_dict()
+    RunFolder(tmp_path / "there").write_config({"experiment": other, "finished": False})
+    monkeypatch.setattr(cli, "plan_lines", lambda *_: ["a plan"])
+    line = ["--dry-run", "--seeds", "2", "--out", str(tmp_path / "there")]
+    assert cli.main(line) == 0
+    out, error = capsys.readouterr()
+    assert out == "a plan\n" and error.count("\n") == 1
+    assert "without --dry-run this is refused" in error and "differs in seeds" in error
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1e3", 1000), ("1.5E3", 1500), ("2e+4", 20_000)])
+def test_steps_may_have_an_exponent(text, steps):
+    assert cli.parse_run(["--steps", text]).steps == steps
