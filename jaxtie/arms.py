@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, get_args
 
-from jaxtie.checks import Size, UserError, check, natural, real
+from jaxtie.checks import Size, UserError, check, natural, real, suggest
 
 Transform = Literal["half-swap", "shuffle", "projection", "bert-head"]
 # Of the fields that arms set to a number: what else than numbers above 0 is allowed.
@@ -198,8 +198,11 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if name in HEAD_NUMBERS and equals:
         return {name.replace("-", "_"): _parse_number(name, value, arm)}
     numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)
-    expected = ", ".join((*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows))
-    raise UserError(f"arm {arm!r}: +{option} is no option of a head; expected {expected}")
+    every = (*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows)
+    meant = suggest(option, [each.partition("=")[0] for each in every])
+    raise UserError(
+        f"arm {arm!r}: +{option} is no option of a head; expected {', '.join(every)}{meant}"
+    )
 
 
 def _parse_number(name: str, text: str, arm: str) -> Size:

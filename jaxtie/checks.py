@@ -34,10 +34,10 @@ def check(holds: bool, message: str) -> None:
         raise UserError(message)
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the known name that resembles a misspelt one, or ""."""
-    found = difflib.get_close_matches(name, [*known], 1)
-    return f"; did you mean {found[0]}?" if found else ""
+def suggest(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return "; did you mean ...?" with the known names that resemble a misspelt one, or ""."""
+    found = difflib.get_close_matches(name, [*known], most)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def check_path(path: Path) -> None:
@@ -142,8 +142,13 @@ def size(value: Size, vocabulary: int, width: int) -> float:
 
 
 def natural(text: str) -> int:
-    """Read an integer of at most ten ASCII digits; -1 for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    """Read an integer below 10^10 in ASCII digits, or as 2e9 or 1.5e3; -1 for any other text."""
+    if re.fullmatch(r"\d{1,10}", text, re.ASCII):
+        return int(text)
+    if re.fullmatch(r"\d{1,10}(\.\d{1,10})?e\+?\d", text, re.ASCII | re.IGNORECASE):
+        number = float(text)
+        return int(number) if number.is_integer() and number < 1e10 else -1
+    return -1
 
 
 def real(text: str) -> float:

@@ -173,6 +173,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the error in one line instead of printing it below the usage."""
         reason = message.removeprefix("argument ").replace("unrecognized arguments", "unexpected")
+        reason = reason.replace("ignored explicit argument", "expected without a value, got")
         raise UserError(f"{reason} (see {self.prog} --help)")
 
 

@@ -14,15 +14,28 @@ from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
 from jaxtie.results.folder import RunFolder, atomic_write
-from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES, has_roles, tied_arms
-from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, swept
+from jaxtie.results.gradient_by_role import (
+    EARLY_PART,
+    PUSH_VARIABLES,
+    ROLE_VARIABLES,
+    has_roles,
+    tied_arms,
+)
+from jaxtie.results.tables import arms_of, last_step, swept
 from jaxtie.text.analysis import BASELINES, MASK_NORMS
 from jaxtie.text.pairs import PREDICTED
 
 KEPT_BITS = 16  # of the mantissa of members' numbers: five digits; documents show no more
 # Of variables that are committed of all evaluations; they are at least 0.
 DECIMALS = {"train_loss": LOSS_DECIMALS, "mask_norm": 3}
+COURSE = (0, EARLY_PART, 1 / 3, 2 / 3, 1)  # parts of the training
 WORDING = ("claim", "command")  # attributes that may differ within an experiment
+
+
+def course_steps(results: xr.Dataset) -> list[int]:
+    """Return the recorded steps nearest to these parts of the training, up to `last_step`."""
+    steps, last = results["step"].values, last_step(results)
+    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
 
 
 def condense(results: xr.Dataset, run: Path) -> xr.Dataset:
@@ -211,9 +224,15 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
     )
 
 
+def plain_untied_arm(results: xr.Dataset) -> Arm | None:
+    """Return the arm that is untied throughout and has no head options, if any."""
+    plain = (arm for arm in arms_of(results) if arm.is_plain and arm.untie_at is None)
+    return next((arm for arm in plain if not arm.tied), None)
+
+
 def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
     """Compare tied embeddings with those of the plain untied arm, if there is one."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    tied, untied = tied_arms(results), plain_untied_arm(results)
     if untied is None or not tied:
         return []
     renamed = results[["input_table", "output_table"]].rename(
@@ -270,7 +289,7 @@ def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
 
 def _similarities_at_end(results: xr.Dataset, run: Path, last: int) -> list[xr.Dataset]:
     """Compare each seed's tied table with its untied ones, if a run has both."""
-    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    tied, untied = tied_arms(results), plain_untied_arm(results)
     if untied is None or not tied:
         return []
     tables = trained_tables(results, run)

@@ -163,9 +163,7 @@ def share_interval(is_S: np.ndarray) -> tuple[float, float]:
     """Return the exact 95 % interval (Clopper and Pearson) of a share; bool (S,), S > 0."""
     from scipy.stats import binomtest  # heavy
 
-    low, high = binomtest(int(is_S.sum()), len(is_S)).proportion_ci(
-        statistics.CONFIDENCE, method="exact"
-    )
+    low, high = binomtest(int(is_S.sum()), len(is_S)).proportion_ci(0.95, method="exact")
     return float(low), float(high)
 
 

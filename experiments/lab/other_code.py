@@ -7,7 +7,16 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie.exor.analysis import LOSS_DECIMALS, distance
-from jaxtie.results.tables import Table, format_number, format_quantiles
+from jaxtie.results.tables import Table, format_number
+
+
+def format_quantiles(values: np.ndarray) -> str:
+    """Format the median and the range from 5 to 95 %."""
+    values = np.asarray(values, np.float64)[np.isfinite(values)]
+    if not len(values):
+        return "–"
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:

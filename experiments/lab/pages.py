@@ -9,9 +9,11 @@ from pathlib import Path
 import pandas as pd
 import tying_gap
 import xarray as xr
+from exor_tables import correlation_table, equivalence_table, mask_table
 from models import Runs, bodies_table, count_stuck, gap_table, models_table, process_cells
 from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
 from other_code import published_table, pytorch_table
+from plateaus import plateau_exit_table
 from roles import contribution_table, shares_table
 from similarity import similarity_table
 from tuned import rates_table, tuned_gap_table
@@ -99,12 +101,13 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
     if results.attrs["task"] == "exor":
         if swept(results):
             yield from analysis.tables(results)
+            yield correlation_table(results)
         else:
             yield exor.losses_table(results)
             yield exor.distances_table(results)
-            yield exor.plateau_exit_table(results)
+            yield plateau_exit_table(results)
             if "mask_logit" in results:
-                yield exor.mask_table(results)
+                yield mask_table(results)
     else:
         yield from _text_tables(results)
     if "step_square" in results:
@@ -114,7 +117,7 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
     if "similarity" in results:
         yield similarity_table(results)
     if name == "transformer-small":
-        yield exor.equivalence_table(results)
+        yield equivalence_table(results)
         yield published_table(results, pd.read_csv(data / "published.csv"))
         yield pytorch_table(results, pd.read_csv(data / "pytorch.csv"))
 

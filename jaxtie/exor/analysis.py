@@ -238,37 +238,6 @@ def fluctuations(results: xr.Dataset) -> xr.DataArray:
     return late.isel(step=0, drop=True).copy(data=spread).drop_attrs().rename("fluctuation")
 
 
-# ----- Outcomes of a sweep.
-
-EXCESS = "loss above the best, nat"
-
-
-def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return label -> final value, (arm, swept hyperparameters, seed): excess loss and distances.
-
-    The excess loss is the training loss above the best reachable one.
-    """
-    best = results["best_loss"].sel(split="train", drop=True)
-    excess = at_end(results["train_loss"], results) - best
-    return {EXCESS: excess.transpose(*results["diverged_at"].dims)} | {
-        label: at_end(values, results) for label, values in distance_rows(results).items()
-    }
-
-
-def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
-    """Return label and values of the horizontal axis for a swept hyperparameter.
-
-    A probability is shown as the log-odds of its pair, NaN where these are infinite.
-    """
-    values = results[name].values
-    if not name.startswith("p_"):
-        return name.replace("_", " "), values
-    first, second = {"p_X": ("X", "Y"), "p_A": ("A", "B")}[name]
-    with np.errstate(divide="ignore"):
-        log_odds = np.log1p(-values) - np.log(values)
-    return f"ln p({second})/p({first})", np.where(np.isfinite(log_odds), log_odds, np.nan)
-
-
 # ----- Plateaus.
 #
 # A predictor that sees the label but no bit knows nothing of the parity and pays H(target | label).
@@ -277,9 +246,17 @@ def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
 # This is the first plateau, H(target), unless zeros depend on the label (`zeros_by_label`): there
 # H(target) is 0.185 nat higher, and all published seeds have left it by step 20,000.
 
+EXCESS = "loss above the best, nat"
 SOLVED = 0.05  # nat: largest distance from the best loss that counts as reaching it
 LOSS_DECIMALS = 3  # of committed losses; levels are rounded alike
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
+
+
+def excess_loss(results: xr.Dataset) -> xr.DataArray:
+    """Return the final training loss above the best reachable: (arm, swept names, seed)."""
+    best = results["best_loss"].sel(split="train", drop=True)
+    excess = at_end(results["train_loss"], results) - best
+    return excess.transpose(*results["diverged_at"].dims).assign_attrs(long_name=EXCESS)
 
 
 def exit_levels(results: xr.Dataset) -> dict[str, xr.DataArray]:

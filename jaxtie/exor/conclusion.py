@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import names_of, number_label
-from jaxtie.exor.analysis import EXCESS, distance, is_stuck, live_pairs, outcomes
+from jaxtie.exor.analysis import EXCESS, distance, excess_loss, is_stuck, live_pairs
 from jaxtie.exor.claims import FORCE, measured
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
@@ -50,8 +50,7 @@ DESCRIBED = {
 
 def exor_conclusion(results: xr.Dataset) -> Conclusion:
     """Return the table, the sentences and the scope of a run."""
-    seeds, step, excess = results.sizes["seed"], last_step(results), outcomes(results)[EXCESS]
-    excess.attrs["long_name"] = EXCESS
+    seeds, step, excess = results.sizes["seed"], last_step(results), excess_loss(results)
     at, scope = f"step {step:,}, {seeds:,} seeds", _scope(results)
     too_short = f"{seeds} seeds are too few" if seeds < FEW_SEEDS else ""
     stuck = is_stuck(results)

@@ -1,13 +1,13 @@
 """Tables and figures of any task's results: its own, or generic ones. No jax."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, UserError, number_label
+from jaxtie.config import TASKS, TaskConfig, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -77,28 +77,26 @@ def plots(results: xr.Dataset) -> dict[str, Picture]:
 
 
 def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":
-    """Return tidy tables, by file name."""
-    if own := _own(results, "frames"):
-        return own(results)
-    along: dict[str, list[str]] = {"step": [], "eval_step": []}
-    for name, dimension in scalars(results):
-        along[dimension].append(name)
-    return {
-        {"step": "steps", "eval_step": "evaluations"}[dimension]: results[names].to_dataframe()
-        for dimension, names in along.items()
-        if names
-    }
+    """Return a tidy table for each axis of steps, by the name of the axis.
 
-
-def animate(results: xr.Dataset, folder: Path) -> Path:
-    """Write an animation into a folder.
-
-    Raises:
-      UserError: where the task has none.
+    It has a row per member and step, and a column per number: of further dimensions, such as pairs
+    of symbols, one for each combination of their labels.
     """
-    if own := _own(results, "animate"):
-        return own(results, folder)
-    raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
+    import pandas as pd  # heavy
+
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for name, values in results.data_vars.items():
+        along = next((str(dim) for dim in values.dims if str(dim).endswith("step")), None)
+        if along is None or not {"arm", "seed"} <= set(values.dims):
+            continue
+        of_rows = ["arm", *swept(results), "seed", along]
+        others = [dim for dim in values.dims if dim not in of_rows]
+        labels = itertools.product(*(results[dim].values for dim in others))
+        columns = ["_".join(map(str, (name, *label))) for label in labels]
+        rows = pd.MultiIndex.from_product([results[dim].values for dim in of_rows], names=of_rows)
+        flat = values.transpose(*of_rows, *others).values.reshape(-1, len(columns))
+        parts.setdefault(along, []).append(pd.DataFrame(flat, rows, columns))
+    return {along: pd.concat(own, axis=1) for along, own in parts.items()}
 
 
 def scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:

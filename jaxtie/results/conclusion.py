@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import number_label
-from jaxtie.results.plots import Figure, Picture, coloured, subplots
+from jaxtie.results.plots import Figure, Picture, by_arm, coloured, draw_sweep, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
     Column,
@@ -57,37 +57,28 @@ class Conclusion(NamedTuple):
 
 def answer_picture(conclusion: Conclusion) -> Picture:
     """Return one figure whose title is the answer: every seed's final loss, and the means."""
-    draw, names = partial(_draw_answer, conclusion), swept_names(conclusion.loss)
-    if names:
-        return Picture(
-            "Final loss per arm at every sweep point: mean over seeds with its 95 % interval", draw
-        )
-    return Picture(
-        "Final loss of every seed (dots) and its mean with the 95 % interval (diamonds)", draw
-    )
+    caption = "Final loss of every seed (dots) and its mean with the 95 % interval (diamonds)"
+    if swept_names(conclusion.loss):
+        caption = "Final loss per arm at every sweep point: mean over seeds with its 95 % interval"
+    return Picture(caption, partial(_draw_answer, conclusion))
 
 
 def _draw_answer(conclusion: Conclusion) -> Figure:
-    loss, names = conclusion.loss, swept_names(conclusion.loss)
+    loss = conclusion.loss
     figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
     arms, label = loss["arm"].values.tolist(), str(loss.attrs["long_name"])
-    for i, (colour, arm) in enumerate(coloured(arms)):
-        own = loss.sel(arm=arm)
-        if names:
-            flat = own.stack(point=names).transpose("point", "seed").values
-            means, halves = mean_interval(flat, axis=1)
-            x = loss[names[0]].values if len(names) == 1 else np.arange(len(means))
-            axes.errorbar(x, means, halves, color=colour, label=arm, marker="o", capsize=3)
-        elif own.notnull().any():
-            values = np.sort(own.dropna("seed").values)
+    if swept_names(loss):
+        draw_sweep(axes, by_arm(loss))
+        axes.set_ylabel(label)
+    else:
+        for i, (colour, arm) in enumerate(coloured(arms)):
+            values = np.sort(loss.sel(arm=arm).dropna("seed").values)
+            if not len(values):
+                continue
             spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else 0.0
             axes.plot(values, i + np.zeros(len(values)) + spread, ".", color=colour, alpha=0.4)
             mean, half = mean_interval(values)
             axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
-    if names:
-        axes.set(xlabel=", ".join(names).replace("_", " "), ylabel=label)
-        axes.legend()
-    else:
         axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
         axes.invert_yaxis()
     figure.suptitle(textwrap.fill(conclusion.lines()[0], 75), x=0.02, ha="left", fontsize=12)

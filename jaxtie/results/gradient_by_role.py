@@ -1,4 +1,4 @@
-"""Gradients of a tied table by role: variables, table and figure. Imports no jax.
+"""Gradients of a tied table by role: variables, shares and their panels. Imports no jax.
 
 The variables are sums over the rows of groups of tokens: of each symbol, or of tokens by their
 frequency. So those of the whole table are sums over groups, and those of several records are means.
@@ -9,11 +9,10 @@ from functools import partial
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import Picture, coloured, curves, finish_axes, subplots
-from jaxtie.results.tables import COURSE, arms_of, last_step
+from jaxtie.results.plots import Panel, coloured, curves, finish_axes
+from jaxtie.results.tables import arms_of, last_step
 
 GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
@@ -31,11 +30,10 @@ PUSH_VARIABLES = {
     f"{role}_push": Variable(PAIRED, "1", f"contribution to ln distance, {role} role")
     for role in ("input", "output")
 }
-EARLY_PART = COURSE[1]  # of the training; committed results have a record there
-SHARES_CAPTION = (
-    "The output role's share of Adam's steps on the tied table over the steps of training, of each"
-    " tied arm and, of the plain one, of each group of tokens: mean over seeds with its 95 %"
-    " confidence band; the input role has the rest"
+EARLY_PART = 1 / 15  # of the training; committed results have a record there
+CAPTION = (
+    "The output role's share of Adam's steps on the tied table over the steps of training, mean"
+    " over seeds with its 95 % confidence band; the input role has the rest"
 )
 
 
@@ -80,29 +78,23 @@ def is_written(part: xr.Dataset) -> bool:
     return float(part["step_square"].sum()) != 0
 
 
-def role_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """Return the figure of roles, where they were recorded."""
-    if not has_roles(results) or not tied_arms(results):
+def role_panels(results: xr.Dataset) -> dict[str, Panel]:
+    """Return the panels of the output role's share, where roles were recorded."""
+    if not has_roles(results) or not (arms := tied_arms(results)):
         return {}
-    return {"roles": Picture(SHARES_CAPTION, partial(draw_shares, results))}
-
-
-def draw_shares(results: xr.Dataset) -> Figure:
-    """Draw the share over steps: left of each arm, right of the groups of the first tied arm."""
-    figure, ((left, right),) = subplots(1, 2, (11.5, 4.2), sharey=True)
-    arms = tied_arms(results)
+    whole = {arm: by_group(results, arm)["all"] for arm in arms}
     groups = by_group(results, arms[0])
     del groups["all"]
-    _draw(left, "whole table", {arm: by_group(results, arm)["all"] for arm in arms})
-    _draw(right, f"rows of {arms[0]}", groups)
-    figure.suptitle(
-        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % band",
-        parse_math=False,
-    )
-    return figure
+    return {
+        "roles": Panel(f"{CAPTION}, of every tied arm", partial(_draw, "whole table", whole)),
+        "roles_by_group": Panel(
+            f"{CAPTION} {arms[0]}, of each group of tokens",
+            partial(_draw, f"rows of {arms[0]}", groups),
+        ),
+    }
 
 
-def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
+def _draw(title: str, parts: dict[str, xr.Dataset], axes: Axes) -> None:
     shares = {label: output_share(part) for label, part in parts.items() if is_written(part)}
     colours = {label: colour for colour, label in coloured(parts)}
     curves(axes, shares, colours=[colours[label] for label in shares], alpha=0.2, linewidth=1.2)

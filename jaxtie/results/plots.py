@@ -106,6 +106,29 @@ def curves(
             axes.fill_between(steps, *band, color=colour, alpha=alpha, linewidth=0)
 
 
+def draw_sweep(
+    axes: Axes, lines: Mapping[str, xr.DataArray], colours: Sequence[str] = COLOURS
+) -> None:
+    """Draw an outcome for each label over the sweep: mean over seeds with its 95 % interval.
+
+    `lines`: (swept names, seed). One swept field is the horizontal axis, logarithmic where its
+    values span a factor of ten or more; of several, the points stand side by side.
+    """
+    names = [name for name in next(iter(lines.values())).dims if name != "seed"]
+    for colour, (label, values) in zip(itertools.cycle(colours), lines.items()):
+        flat = values.stack(point=names).transpose("point", "seed")
+        mean, half = mean_interval(flat.values.astype(np.float64), axis=1)
+        x = flat[names[0]].values if len(names) == 1 else np.arange(len(mean))
+        axes.errorbar(x, mean, half, color=colour, label=label, marker="o", capsize=3)
+        if len(names) > 1:
+            axes.set_xticks(x, [", ".join(f"{v:g}" for v in at) for at in flat["point"].values])
+            axes.tick_params("x", labelrotation=45)
+        elif min(x) > 0 and max(x) >= 10 * min(x):
+            axes.set_xscale("log")
+    axes.set_xlabel(", ".join(map(str, names)).replace("_", " "))
+    axes.legend()
+
+
 def by_arm(values: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return the values of each arm."""
     return {str(arm): values.sel(arm=arm) for arm in values["arm"].values}

@@ -1,4 +1,4 @@
-"""Intervals, rank statistics and survival analysis over seeds. Imports no jax.
+"""Intervals over seeds, and when their losses reach a level. Imports no jax.
 
 A loss curve *reaches* a level at the first evaluation at which it is at or below the level and is
 so at the next evaluation too: one evaluation alone does not count, nor does the last one. The time
@@ -10,16 +10,11 @@ whenever it did: it never will reach it.
 
 import math
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from scipy.stats import CensoredData  # heavy
-
 BOOTSTRAP = 2000  # resamples
-CONFIDENCE = 0.95
-ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
 
 
 def mean_interval(
@@ -58,116 +53,11 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
     return float(low), float(np.median(values)), float(high)
 
 
-def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
-    """Return Somers' D of distances given divergences, in [-1, 1], for each seed: (S,).
-
-    Over all couples of pairs that differ in divergence: the share in that order less the share in
-    the reverse order, so 1 can be reached. NaN where no couple differs.
-    """
-    from scipy.stats import somersd  # heavy
-
-    divergence_P = np.round(divergence_P, 9)  # rounding errors are not an order
-    if len(np.unique(divergence_P)) < 2:
-        return np.full(len(distance_SxP), np.nan)
-    return np.array(
-        [
-            np.nan if np.isnan(own_P).any() else somersd(divergence_P, own_P).statistic
-            for own_P in distance_SxP
-        ]
-    )
-
-
-def correlation(
-    x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05
-) -> tuple[float, float, float]:
-    """Correlate K values of a swept hyperparameter with an outcome of all its members.
-
-    Pearson's, or Spearman's of ranks. Infinite values of x, and seeds that lack an outcome at any
-    of the others, are omitted.
-
-    Returns:
-      The correlation and the ends of its interval, which misses with probability `error`:
-      percentiles of a bootstrap over seeds, whose members are not independent. NaN for fewer than
-      two seeds.
-    """
-    from scipy.stats import bootstrap, pearsonr, rankdata  # heavy
-
-    usable_K, usable_S = np.isfinite(x_K), np.isfinite(values_KxS).all(axis=0)
-    y_KxS = values_KxS[usable_K][:, usable_S].astype(np.float64)
-    count = y_KxS.shape[1]
-    if count < 2:
-        return math.nan, math.nan, math.nan
-    x_N = np.repeat(x_K[usable_K], count)
-    x_N = rankdata(x_N) if ranks else x_N
-
-    def of_seeds(seeds_RxS: np.ndarray, axis: int = -1) -> np.ndarray:
-        y_RxN = np.moveaxis(y_KxS[:, seeds_RxS], 0, -2).reshape(*seeds_RxS.shape[:-1], -1)
-        y_RxN = rankdata(y_RxN, axis=-1) if ranks else y_RxN
-        return pearsonr(np.broadcast_to(x_N, y_RxN.shape), y_RxN, axis=-1).statistic
-
-    seeds_S = np.arange(count)
-    found = bootstrap(
-        (seeds_S,),
-        of_seeds,
-        n_resamples=max(BOOTSTRAP, math.ceil(10 / error)),  # some beyond either end
-        confidence_level=1 - error,
-        method="percentile",
-        batch=BOOTSTRAP,
-        rng=0,
-    )
-    low, high = map(float, found.confidence_interval)
-    return float(of_seeds(seeds_S)), low, high
-
-
-def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:
-    """Return when each curve first is at or below a level, interpolated linearly: (S,).
-
-    At least 1; infinity if never.
-    """
-    below = loss_SxT <= level
-    first = below.argmax(axis=-1)
-    before = np.maximum(first - 1, 0)
-
-    def at(index_S: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(loss_SxT, index_S[:, None], axis=-1)[:, 0].astype(np.float64)
-
-    drop = at(before) - at(first)
-    share = np.divide(at(before) - level, drop, out=np.ones_like(drop), where=drop > 0)
-    steps = step_T[before] + share * (step_T[first] - step_T[before])
-    return np.where(below.any(axis=-1), np.maximum(steps, 1), np.inf)
-
-
 class Times(NamedTuple):
     """The step at which each seed reached a level, or the last one if it is censored: (S,)."""
 
     step_S: np.ndarray
     censored_S: np.ndarray
-
-    def for_scipy(self) -> "CensoredData":
-        """Return the same as SciPy's class."""
-        from scipy.stats import CensoredData  # heavy
-
-        return CensoredData.right_censored(self.step_S, self.censored_S)
-
-
-class Curve(NamedTuple):
-    """Share of seeds that have reached a level, from each of T steps on; its 95 % band or NaN."""
-
-    step_T: np.ndarray
-    share_T: np.ndarray
-    low_T: np.ndarray
-    high_T: np.ndarray
-
-
-class SignTest(NamedTuple):
-    """Pairs won and lost, the share won with its exact interval, and p; NaN if none is decided."""
-
-    won: int
-    lost: int
-    share: float
-    low: float
-    high: float
-    p: float
 
 
 def times_to_level(
@@ -216,63 +106,3 @@ def exit_concordance(
     with np.errstate(invalid="ignore", divide="ignore"):
         without_S = (agreed - agreed_S) / (couples - couples_S)
         return count * agreed / couples - (count - 1) * without_S
-
-
-def kaplan_meier(times: Times) -> Curve:
-    """Estimate the share of seeds that have reached a level, from step 0 on (1 - Kaplan–Meier).
-
-    The pointwise band is Greenwood's for ln(-ln S), which stays within 0 and 1; NaN where no seed
-    has reached it, or all have.
-    """
-    from scipy.stats import ecdf  # heavy
-
-    survival = ecdf(times.for_scipy()).sf
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
-        band = survival.confidence_interval(CONFIDENCE, method="log-log")
-    shares = ([0.0, *(1 - each.probabilities)] for each in (survival, band.high, band.low))
-    share_T, low_T, high_T = map(np.array, shares)
-    low_T[0] = high_T[0] = np.nan
-    return Curve(np.array([0.0, *survival.quantiles]), share_T, low_T, high_T)
-
-
-def median_time(curve: Curve) -> tuple[float, float, float]:
-    """Return the first step by which half of the seeds have reached a level: low, median, high.
-
-    The 95 % interval is Brookmeyer and Crowley's: the steps at which the curve's band contains a
-    half. Infinite where a half is not reached.
-    """
-
-    def first(share_T: np.ndarray) -> float:
-        reached_T = share_T >= 0.5 - ROUNDING
-        return float(curve.step_T[reached_T.argmax()]) if reached_T.any() else np.inf
-
-    return first(curve.high_T), first(curve.share_T), first(curve.low_T)
-
-
-def logrank_p(times: Times, other: Times) -> float:
-    """Return p of the log-rank test, as if the two shared no seeds; NaN without any event."""
-    from scipy.stats import logrank  # heavy
-
-    with np.errstate(invalid="ignore"):  # 0 / 0 without events, or all at once
-        return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
-
-
-def sign_test(times: Times, other: Times) -> SignTest:
-    """Test by signs which of the two reaches the level first, seed by seed.
-
-    A seed that reached it in one and, for as long as it was observed, not in the other was first in
-    the former. Seeds that reached it at the same evaluation in both, or in neither, do not count.
-    """
-    from scipy.stats import binomtest  # heavy
-
-    def count(one: Times, two: Times) -> int:
-        later_S = (one.step_S < two.step_S) | ((one.step_S == two.step_S) & two.censored_S)
-        return int(np.sum(~one.censored_S & later_S))
-
-    won, lost = count(times, other), count(other, times)
-    if not won + lost:
-        return SignTest(0, 0, *[np.nan] * 4)
-    test = binomtest(won, won + lost)
-    low, high = test.proportion_ci(CONFIDENCE, method="exact")
-    return SignTest(won, lost, *map(float, (test.statistic, low, high, test.pvalue)))

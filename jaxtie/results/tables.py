@@ -15,7 +15,6 @@ from jaxtie.config import Arm, names_of
 from jaxtie.results.statistics import mean_interval, median_interval
 
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
-COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
 
 
 class Column(NamedTuple):
@@ -28,16 +27,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of strings with a title above and a note below; the first column names the row.
-
-    `long`: it is too long for the terminal.
-    """
+    """A table of strings with a title above and a note below; the first column names the row."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     note: str = ""
-    long: bool = False
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], note: str = "") -> "Table":
@@ -88,15 +83,6 @@ def format_estimate(
     return shown(middle) + ends
 
 
-def format_quantiles(values: np.ndarray) -> str:
-    """Format the median and the range from 5 to 95 %."""
-    values = np.asarray(values, np.float64)[np.isfinite(values)]
-    if not len(values):
-        return "–"
-    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
-    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def arm_cells(
     values: xr.DataArray, shown: Callable[[np.ndarray], str] = format_mean
 ) -> tuple[str, ...]:
@@ -136,12 +122,6 @@ def at_end(values: xr.DataArray, results: xr.Dataset, reached: str = "valid_loss
     return values.sel({along_steps(values): last_step(results, reached)}, drop=True)
 
 
-def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:
-    """Return the recorded steps nearest to these parts of the training, up to `last_step`."""
-    steps, last = results["step"].values, last_step(results)
-    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in parts})
-
-
 def arms_of(results: xr.Dataset | xr.DataArray) -> list[Arm]:
     """Return the arms that were compared, in their order."""
     return [Arm.parse(str(name)) for name in results["arm"].values]
@@ -162,12 +142,6 @@ def reference_arm(results: xr.Dataset | xr.DataArray) -> str:
     """Return the arm that others are compared with: the first untied one, else the first."""
     pair = tied_and_untied(results)
     return pair[1] if pair else arms_of(results)[0].name
-
-
-def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
-    """Return the arm that is tied, or untied, throughout and has no head options, if any."""
-    plain = (arm for arm in arms_of(results) if arm.is_plain and arm.untie_at is None)
-    return next((arm for arm in plain if arm.tied == tied), None)
 
 
 def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:

@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from jaxtie.options import (
     run_command,
 )
 from jaxtie.results import analysis
-from jaxtie.results.claims import Claim, claims_table
+from jaxtie.results.claims import Claim, claims_table, judge_claims
 from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
@@ -121,7 +121,7 @@ Train an experiment's arms, many seeds at once, and compare them.
 
   EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
                             `experiment`
-  --list                    list the experiments with their claims
+  --list                    list the experiments, with the verdicts on their claims
   --all                     run every experiment that --list shows and write one page about them,
                             DIR/index.html; text experiments need --text or --tfds
   --out DIR                 folder for results, figures and report (runs/NAME[-TEXT]); with --all,
@@ -299,14 +299,23 @@ def _run(options: RunOptions, command: str) -> int:
         return 0
     if options.all:
         return _run_every_one(options, session)
-    named = options.experiment
-    declared = load_experiment_and_claims(find_experiment(named)) if named else (MAIN, ())
+    declared = _declared(options.experiment)
     experiment = changed(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
     _check_inputs(experiment, folder, session.overwrite)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session, declared)
-    return _show(folder, _run_one(experiment, folder, options, session), options, *declared)
+    return _conclude(folder, _run_one(experiment, folder, options, session), options, *declared)
+
+
+def _declared(name: str | None) -> tuple[TaskConfig, tuple[Claim, ...]]:
+    """Return an experiment and its claims; None: the main one, with the claims of its file."""
+    if name:
+        return load_experiment_and_claims(find_experiment(name))
+    path = experiment_folder() / "transformer_small.py"
+    if path.is_file() and (declared := load_experiment_and_claims(path))[0] == MAIN:
+        return declared
+    return MAIN, ()
 
 
 def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) -> None:
@@ -325,14 +334,18 @@ def _run_one(
             so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
             print_error(f"{lifecycle.resume_hint(session)}{so_far}")
         return outcome
-    earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
+    try:
+        earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
+    except UserError as error:  # nothing is written, so it does not matter yet
+        print_error(f"without --dry-run this is refused: {error}")
+        earlier = None
     if session.processes:
         session.processes.broadcast({"trains": False})
     print(*plan_lines(experiment, folder, earlier, session.say), sep="\n")
     return Outcome.PLANNED
 
 
-def _show(
+def _conclude(
     folder: RunFolder,
     outcome: Outcome,
     options: RunOptions,
@@ -351,15 +364,15 @@ def _show(
             print(json.dumps(found, indent=1))
             return 0
         print_tables(conclusion.table.shortened(ROWS))
-        print(*lines, *verdicts, sep="\n")
+        print(*lines, *_verdict_lines(folder, declared, verdicts), sep="\n")
         print(f"Report: {folder.page}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
 def _judge(
     folder: RunFolder, results: xr.Dataset, declared: TaskConfig, claims: Sequence[Claim]
-) -> list[str]:
-    """Judge claims by a run and finished ones next to it; write all, return the first lines."""
+) -> list[dict[str, str]]:
+    """Judge claims by a run and finished ones next to it; write and return the verdicts."""
     if not claims:
         return []
     runs = {declared.name: results}
@@ -368,20 +381,45 @@ def _judge(
         with contextlib.suppress(UserError):
             if (beside.config() or {}).get("finished"):
                 runs[other] = beside.load()
-    title = f"Claims of {declared.name}, with verdicts"
-    if different := {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER:
-        title += f" on a run that differs from it in {', '.join(sorted(different))}"
+    title = _about_claims(folder, declared)
     table = claims_table(title, runs, {declared.name: claims}, lenient=True)
-    atomic_write(folder.claims, table.markdown().encode())
-    rows = [(row[-1].strip("*"), *row[2:]) for row in table.rows]
-    verdicts = Counter(verdict for verdict, *_ in rows)
-    counts = ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())
-    shown = [
-        f"- {verdict}: {claim} {found}, holds if {bounds}"
-        for verdict, claim, _, bounds, found, _ in rows
-        if verdict != "no data yet"
-    ][:CLAIMS]
-    return [f"{table.title} ({counts}), all in {folder.claims}{':' * bool(shown)}", *shown]
+    content = table.markdown().encode()
+    if not folder.claims.exists() or folder.claims.read_bytes() != content:
+        atomic_write(folder.claims, content)
+    found, judged = [], judge_claims(claims, results, runs, lenient=True)
+    for claim, (verdict, estimate) in zip(claims, judged):
+        each = {"verdict": verdict, "claim": claim.statement, "holds_if": claim.bounds}
+        missing = ", ".join(sorted(claim.others - runs.keys()))
+        if verdict != "no data yet":
+            each["found"] = estimate.found
+        elif missing:
+            each["needs"] = f"finished runs of {missing} in {folder.path.parent}"
+        else:
+            each["needs"] = "arms or records that this run lacks"
+        found.append(each)
+    return found
+
+
+def _about_claims(folder: RunFolder, declared: TaskConfig) -> str:
+    different = {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER
+    on = f" on a run that differs from it in {', '.join(sorted(different))}" if different else ""
+    return f"Claims of {declared.name}, with verdicts{on}"
+
+
+def _verdict_lines(
+    folder: RunFolder, declared: TaskConfig, verdicts: Sequence[dict[str, str]]
+) -> Iterator[str]:
+    """Yield how many claims hold, the first verdicts, and what the others need."""
+    if not verdicts:
+        return
+    counted = Counter(each["verdict"] for each in verdicts)
+    counts = ", ".join(f"{verdict}: {count}" for verdict, count in counted.items())
+    yield f"{_about_claims(folder, declared)} ({counts}), all in {folder.claims}:"
+    judged = [each for each in verdicts if "found" in each]
+    for each in judged[:CLAIMS]:
+        yield "- {verdict}: {claim} {found}, holds if {holds_if}".format_map(each)
+    for needs, count in Counter(each["needs"] for each in verdicts if "needs" in each).items():
+        yield f"- no data yet: {count} claim{'s' * (count > 1)} about {needs}"
 
 
 def _run_with_others(
@@ -401,7 +439,7 @@ def _run_with_others(
     session = dataclasses.replace(session, processes=processes)
     if processes.leads:
         outcome = _run_one(experiment, folder, options, session)
-        status = _show(folder, outcome, options, *declared)
+        status = _conclude(folder, outcome, options, *declared)
     else:
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()

@@ -1,14 +1,17 @@
 """Find, load and list experiment files. Imports no jax."""
 
+import ast
 import importlib.util
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jaxtie
-from jaxtie.checks import UserError, suggest
+from jaxtie.arms import names_of
+from jaxtie.checks import UserError, check, suggest
 from jaxtie.config import TaskConfig
+from jaxtie.results.claims import PAPER, Verdict
 
 PACKAGE = Path(jaxtie.__file__).parent
 INSTALLED = (PACKAGE / "experiments", PACKAGE.parent / "experiments")  # the latter of a checkout
@@ -21,11 +24,21 @@ def experiment_folder() -> Path:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the file of an experiment: a path, or the name of one in `experiment_folder`."""
+    """Return the file of an experiment: a path, or the name of one in `experiment_folder`.
+
+    Raises:
+      UserError: if there is no such experiment; it names similar ones.
+    """
     path = Path(name)
-    if path.suffix == ".py" or len(path.parts) > 1 or path.exists():
+    if path.suffix == ".py" or len(path.parts) > 1 or path.is_file():
+        near = [str(each) for each in path.parent.glob("*.py")]
+        check(path.is_file(), f"{name}: no such file{suggest(name, near, 3)}")
         return path
-    return experiment_folder() / f"{name.replace('-', '_')}.py"
+    folder, stem = experiment_folder(), name.replace("-", "_")
+    meant = suggest(stem, [each.stem for each in folder.glob("*.py")], 3)
+    found = folder / f"{stem}.py"
+    check(found.exists(), f"{name}: no such experiment{meant or '; --list shows the known ones'}")
+    return found
 
 
 def load_experiment(path: Path) -> TaskConfig:
@@ -42,12 +55,8 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
     """Execute an experiment file and return its `experiment` and its `claims`, if any.
 
     Raises:
-      UserError: if the file is missing, fails, or defines no experiment.
+      UserError: if the file fails, or defines no experiment.
     """
-    if not path.is_file():
-        known = [each.stem for each in experiment_folder().glob("*.py")]
-        meant = suggest(path.stem, known) or "; --list shows the known ones"
-        raise UserError(f"{path}: no such experiment file{meant}")
     spec = importlib.util.spec_from_file_location("experiment_file", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: expected a Python file, NAME.py")
@@ -69,9 +78,45 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
 
 
 def list_experiments() -> Iterator[str]:
-    """Yield a line for each known experiment: its name and claim, or its error."""
+    """Yield the known experiments in groups, then files that fail.
+
+    Of each, what it asks, and how many of its claims hold by the committed results.
+    """
+    groups: dict[str, list[str]] = {
+        "reproduce: tied and untied on EXor, as in the paper": [],
+        "explain: why, and when, tying costs something on EXor": [],
+        "text: language models; most need --text PATH or --tfds NAME": [],
+    }
+    failed, (reproduce, explain, text) = [], groups.values()
     for path in sorted(experiment_folder().glob("*.py")):
         try:
-            yield f"{path.stem}  {load_experiment(path).claim}"
+            experiment, claims = load_experiment_and_claims(path)
         except UserError as error:
-            yield str(error)
+            failed.append(str(error))
+            continue
+        own = all(claim.source == PAPER for claim in claims)
+        reproduces = own and names_of(experiment.arms) == ["tied", "untied"]
+        is_text = experiment.task == "text"
+        group = text if is_text else reproduce if reproduces else explain
+        group.append(f"  {path.stem}  {_question(path, experiment)}{_found(path, experiment)}")
+    for title, lines in groups.items():
+        if lines:
+            yield from (title, *lines, "")
+    yield from failed
+
+
+def _question(path: Path, experiment: TaskConfig) -> str:
+    """Return the first paragraph of an experiment file, or of one without any the claim."""
+    described = ast.get_docstring(ast.parse(path.read_bytes()))
+    return " ".join((described or f"Is it so? {experiment.claim}").split("\n\n")[0].split())
+
+
+def _found(path: Path, experiment: TaskConfig) -> str:
+    """Count the verdicts on an experiment's page of committed results; "" without a page."""
+    page = path.parent / "results" / f"{experiment.name}.md"
+    if not page.is_file():
+        return ""
+    content = page.read_text(encoding="utf-8")
+    counts = {verdict: content.count(f"**{verdict}**") for verdict in get_args(Verdict)}
+    found = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
+    return f" ({found}{': ' * bool(found)}results/{page.name})"

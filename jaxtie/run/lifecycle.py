@@ -145,7 +145,7 @@ def plan_lines(
     if experiment.is_static_sweep:
         for _, point, each in points_of(experiment, folder):
             yield f"{each.path.name}:"
-            yield from plan_lines(point, each, each.config(), say)
+            yield from plan_lines(point, each, earlier and each.config(), say)
         return
     start_jax()
     check_devices()

@@ -15,7 +15,6 @@ from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
-from jaxtie.text.initial_loss import estimate
 
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
@@ -75,28 +74,21 @@ def text_schema(experiment: "TextExperiment") -> Schema:
 
 
 def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
-    """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
+    """Return variables of no member: words, schedule, baselines, sizes."""
     from jaxtie.training.optimizer import decay_factors, schedule_table
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.tie import count_parameters
 
     prepared, arms, optimizer = experiment.prepared, experiment.arms, experiment.optimizer
     vocabulary, steps = np.array(prepared.vocabulary), experiment.record_steps
-    sizes: dict[str, Any] = {"vocabulary": len(vocabulary), "width": experiment.model.width}
 
     def words(ids: np.ndarray, *dims: str) -> xr.DataArray:
         return xr.DataArray(vocabulary[ids].astype(object), dims=dims)
-
-    def of_arms(values: list, units: str, meaning: str) -> xr.DataArray:
-        return xr.DataArray(values, dims="arm", attrs={"units": units, "long_name": meaning})
 
     def count(arm: Arm) -> int:
         carry = carry_shapes(experiment, Variant(arm.untied_from is None, arm.head))
         return count_parameters(carry.state.params)
 
-    estimates = [
-        estimate(arm.head, tied=arm.tied, init_std=experiment.init_std, **sizes) for arm in arms
-    ]
     found = {
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of {name} counts on validation batches"}
@@ -114,9 +106,10 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
         "scheduled_learning_rate": xr.DataArray(
             [schedule_table(optimizer, steps)] * len(arms), dims=("arm", "step")
         ),
-        "parameters": of_arms(list(map(count, arms)), "1", "of a member at the end"),
-        "estimated_initial_loss": of_arms(
-            estimates, "nat", "of a fresh model that hands on its token's embedding"
+        "parameters": xr.DataArray(
+            list(map(count, arms)),
+            dims="arm",
+            attrs={"units": "1", "long_name": "of a member at the end"},
         ),
     }
 

@@ -34,7 +34,7 @@ from jaxtie.text.data import files
 from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import HALVES
-from jaxtie.text.plots import text_frames, text_pictures
+from jaxtie.text.plots import text_pictures
 from jaxtie.text.tables import text_tables
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ class TextExperiment(TaskConfig):
         "conclusion": text_conclusion,
         "tables": text_tables,
         "plots": text_pictures,
-        "frames": text_frames,
     }
     name: str = "text-mlm"
     claim: str = (

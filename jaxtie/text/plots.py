@@ -1,15 +1,13 @@
-"""Figures of text results, and tidy tables for CSV. Imports no jax."""
+"""Figures of text results. Imports no jax."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from jaxtie.results.gradient_by_role import role_pictures
+from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import (
     COLOURS,
     FAILS,
@@ -19,18 +17,12 @@ from jaxtie.results.plots import (
     by_arm,
     curves,
     finish_axes,
-    subplots,
     with_overview,
 )
 from jaxtie.results.tables import arms_of, embeddings_of
 from jaxtie.text.analysis import Group, groups_of, of_pairs
 from jaxtie.text.pairs import PREDICTED
-from jaxtie.text.tables import compares_heads, log_vocabulary, measures, reached_losses, untied_arm
-
-HEADS_CAPTION = (
-    "Heads of one model on real text, below those with an output bias: start, whole course,"
-    " difference to untied in pairs; mean over seeds, 95 % band"
-)
+from jaxtie.text.tables import measures
 
 COUNT_LINES = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
 
@@ -94,61 +86,11 @@ def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> 
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
-def draw_heads(results: xr.Dataset) -> Figure:
-    """Draw start, whole course and difference to untied of every head.
-
-    Heads with output biases, if any, have a row of their own.
-    """
-    arms = arms_of(results)
-    by_bias = [[arm.name for arm in arms if arm.head.bias == bias] for bias in (False, True)]
-    rows = [names for names in by_bias if names]
-    figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
-    for own, names in zip(axes, rows, strict=True):
-        _draw_heads_row(own, results, names)
-    seeds = f"{results.sizes['seed']:,} seeds, mean and 95 % confidence band"
-    figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
-    return figure
-
-
-def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -> None:
-    every, untied, log_n = reached_losses(results), untied_arm(results), log_vocabulary(results)
-    losses = every.sel(arm=arms)
-    paired = losses - every.sel(arm=untied, drop=True)
-    steps_T = every["eval_step"].values
-    early = steps_T <= max(steps_T[-1] // 16, steps_T[min(4, len(steps_T) - 1)])
-    start, course, difference = row
-    for axes, shown, at, title in (
-        (start, losses, early, f"start; dashed: log n = {log_n:.2f}"),
-        (course, losses, steps_T > 0, "whole course"),
-        (difference, paired, steps_T > 0, f"difference to {untied}, in pairs"),
-    ):
-        curves(axes, by_arm(shown.isel(eval_step=at)), alpha=0.2, linewidth=1.2)
-        axes.set(title=title, xlabel="step", ylabel="validation loss, nat")
-    difference.set_ylabel("nat")
-    for axes in (start, course):
-        axes.axhline(log_n, color="black", linestyle="--", linewidth=0.8)
-    _, top = _span(losses.isel(eval_step=slice(1, None)))
-    bottom, _ = _span(losses.isel(eval_step=-1).mean("seed"))
-    _show_course(course, bottom - 0.1, min(top, log_n + 0.2))
-    low, high = _span(paired.isel(eval_step=slice(len(steps_T) // 8, None)).mean("seed"))
-    margin = 0.1 * (high - low) + 1e-3
-    _show_course(difference, low - margin, high + margin)
-    start.legend(fontsize=8)
-
-
 def _span(losses: xr.DataArray | np.ndarray) -> tuple[float, float]:
     """Return the least and the greatest finite value; NaN if there is none."""
     values = np.asarray(losses)
     values = values[np.isfinite(values)]
     return (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
-
-
-def _show_course(axes: Axes, low: float, high: float) -> None:
-    """Set a logarithmic axis of steps and limits of losses, if any loss is finite."""
-    if np.isfinite([low, high]).all():
-        axes.set_xscale("log")  # raises if nothing is drawn
-    if low < high:
-        axes.set_ylim(low, high)
 
 
 def text_panels(results: xr.Dataset) -> dict[str, Panel]:
@@ -183,31 +125,11 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
 
 
 def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """Return figures by file name: every panel, all of them together, heads, gradients by role."""
+    """Return figures by file name: every panel, and all of them together."""
     arms, seeds = ", ".join(map(str, arms_of(results))), results.sizes["seed"]
     title = (
         f"{results.attrs['experiment']}: {seeds} seed{'s' * (seeds > 1)}, mean and 95 % interval"
         " over seeds or pairs"
     )
     caption = f"All curves over the steps of training, arms {arms}, with 95 % confidence bands"
-    pictures = with_overview(text_panels(results), title, caption)
-    if compares_heads(results):
-        pictures["heads"] = Picture(HEADS_CAPTION, partial(draw_heads, results))
-    return pictures | role_pictures(results)
-
-
-def text_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
-    """Return tidy tables by file name, one row an observation."""
-    distances = results[["input_distance", "output_distance"]].to_dataframe().reset_index()
-    pairs = list(zip(distances["kind"], distances["pair"], strict=True))
-    for name in ("first_word", "second_word"):
-        distances[name] = results[name].to_series().loc[pairs].to_numpy()
-    index = [name for name in distances if not name.endswith("_distance")]
-    frames = {
-        "steps": results[["loss", "accuracy"]].to_dataframe(),
-        "evaluations": results[[*measures(results)]].to_dataframe(),
-        "distances": distances.set_index(index),
-    }
-    if PREDICTED[0] in results:
-        frames["predictions"] = results[[*PREDICTED]].to_dataframe()
-    return frames
+    return with_overview(text_panels(results) | role_panels(results), title, caption)

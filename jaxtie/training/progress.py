@@ -90,7 +90,7 @@ class Progress:
         if self.tokens:
             speed = f"{(self.tokens - first_tokens) / (now - began):,.0f} tokens/s"
         left = f"{duration((total - at) / rate)} left"
-        shown = f"loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
+        shown = f"batch loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
         self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {shown}")
 
     def add_times(self, times: dict[str, Any], compiling: float, training: float) -> None:

@@ -28,6 +28,7 @@ def text_results(
         "parameters": ("arm", [60 if Arm.parse(arm).untied_from is None else 100 for arm in arms]),
         "token": ("token_number", ["the", "an", "an*"]),
         "probe_word": ("probe", ["the"]),
+        "decay_factor": ("step", np.ones(len(steps))),
     }
     for name in ("valid_loss", "valid_accuracy", "perplexity"):
         found[name] = (*members, "eval_step"), loss_AxSxT

@@ -14,6 +14,7 @@ from made_up import BEST, exor_results, tying_costs
 from models import bodies_table, gap_table, models_table
 from other_code import published_table, pytorch_table
 from pages import result_pages
+from plateaus import plateau_exit_table
 
 from jaxtie.config import UserError
 from jaxtie.exor import config as exor
@@ -56,7 +57,7 @@ def test_committed_results_give_the_tables_of_the_run(results, tmp_path, monkeyp
         lambda runs: gap_table(runs, ["made-up"]),
         lambda runs: tables.distances_table(runs["made-up"]),
         lambda runs: tables.losses_table(runs["made-up"]),
-        lambda runs: tables.plateau_exit_table(runs["made-up"]),
+        lambda runs: plateau_exit_table(runs["made-up"]),
     ):
         (words, numbers), (expected_words, expected) = (
             _words_and_numbers(make({"made-up": each}).markdown()) for each in (kept, results)

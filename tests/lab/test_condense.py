@@ -5,10 +5,11 @@ import pytest
 import xarray as xr
 from condense import condense_exor, join_seeds, label_geometry, write_committed
 from drawing import save_small
+from exor_tables import equivalence_table, mask_table
 
 from jaxtie import Experiment, Process, run
 from jaxtie.config import Layout
-from jaxtie.exor.tables import distances_table, equivalence_table, mask_table
+from jaxtie.exor.tables import distances_table
 from jaxtie.results import plots
 
 

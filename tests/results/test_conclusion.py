@@ -7,8 +7,7 @@ from made_up import BEST, exor_results
 
 import jaxtie
 from jaxtie.exor.conclusion import exor_conclusion
-from jaxtie.exor.tables import correlation_table, sweep_table
-from jaxtie.results import analysis, statistics
+from jaxtie.results import analysis
 from jaxtie.results.conclusion import answer_picture, gap_sentences, verdict
 from jaxtie.results.tables import arm_cells, arm_header
 
@@ -119,14 +118,8 @@ def test_tables_subtract_the_reference():
     assert [cell.split(" ")[0] for cell in arm_cells(values)[3:]] == ["2.500", "1.500"]
 
 
-def test_every_table_has_one_sign(monkeypatch):
-    monkeypatch.setattr(statistics, "correlation", lambda *_, **__: (0.5, 0.0, 1.0))  # bootstraps
+def test_every_table_has_one_sign():
     made = run_of("tied", "untied", p_A=[0.1, 0.2, 0.3])
-    rows = {row[:2]: row for row in sweep_table(made).rows}
-    gap = sweep_table(made).header.index("loss − untied's, paired")
-    assert rows["0.1", "tied"][gap].startswith("0.200") and rows["0.1", "untied"][gap] == ""
-    (row,) = (row for row in correlation_table(made).rows if "paired" in row[1])
-    assert row[1].startswith("loss, tied − untied")
     table = exor_conclusion(made).table
     assert table.rows[0][table.header.index("tied − untied")].startswith("0.200")
     table = exor_conclusion(run_of("tied", "untied")).table

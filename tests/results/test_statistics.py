@@ -4,24 +4,17 @@ import math
 
 import numpy as np
 import pytest
+from plateaus import kaplan_meier, logrank_p, median_time, sign_test
 from scipy import stats
 
 from jaxtie.results.statistics import (
     Times,
-    correlation,
-    first_at_level,
-    kaplan_meier,
-    logrank_p,
     mean_interval,
     median_interval,
-    median_time,
-    sign_test,
-    somers_d,
     times_to_level,
 )
 from jaxtie.results.tables import format_estimate, format_median
 
-DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 STEPS = np.array([0, 10, 20, 30, 40])
 NAN = np.nan
 
@@ -73,52 +66,6 @@ def test_medians_as_text():
     values = np.arange(1.0, 7.0)
     assert format_median(values[:5]) == "3.000" and format_median(values) == "3.500 [1.000, 6.000]"
     assert format_estimate(NAN, NAN, NAN, "{:.1e}".format) == "–"
-
-
-@pytest.mark.parametrize(
-    "divergence",
-    [
-        DIVERGENCE,
-        DIVERGENCE + 1e-15 * np.arange(6),
-        np.array([0, np.inf, np.inf, 0, 1, np.inf]),
-    ],
-    ids=["exact", "but for rounding", "infinite"],
-)
-def test_somers_d_is_1_where_every_order_is_met(divergence):
-    distances = np.array([[0.1, 3, 2, 0.2, 1, 4], [-0.1, -3, -2, -0.2, -1, -4], np.full(6, NAN)])
-    np.testing.assert_array_equal(somers_d(divergence, distances), [1, -1, NAN])
-    assert np.isnan(somers_d(np.ones(6), distances)).all()
-
-
-@pytest.mark.parametrize("ranks", [False, True])
-def test_correlations_are_scipys_and_their_intervals_cover_them(ranks):
-    rng, x_K = np.random.default_rng(0), np.array([0.0, 1.4, 2.9, np.inf])
-    values_KxS = 0.2 * np.where(np.isfinite(x_K), x_K, 0)[:, None] + 0.1 * rng.normal(size=(4, 9))
-    values_KxS[1, 8] = NAN  # a seed that diverged at one value is omitted
-    reference = stats.spearmanr if ranks else stats.pearsonr
-    r, low, high = correlation(x_K, values_KxS, ranks=ranks)
-    pooled = np.repeat(x_K[:3], 8), values_KxS[:3, :8].ravel()
-    np.testing.assert_allclose(r, reference(*pooled).statistic, atol=1e-12)
-    assert low < r < high and high - low < 0.5
-    unrelated = correlation(x_K, np.random.default_rng(1).normal(size=(4, 9)), ranks=ranks)
-    assert unrelated[1] < 0 < unrelated[2]
-    assert all(map(math.isnan, correlation(x_K, np.full((4, 8), NAN), ranks=ranks)))
-
-
-@pytest.mark.parametrize(
-    ("losses", "step"),
-    [
-        ([8, 6, 4, 2], 15),
-        ([8, 4, 6, 3], 7.5),
-        ([8, 8, 8, 8], np.inf),
-        ([2, 2, 2, 2], 1),
-        ([8, 6, NAN, NAN], np.inf),
-        ([9, 5, 5, 1], 10),
-    ],
-)
-def test_first_at_level(losses, step):
-    found = first_at_level(STEPS[:4], np.array([losses, [2] * 4], np.float32), 5.0)
-    np.testing.assert_allclose(found, [step, 1])
 
 
 def times(*steps: float, censored: tuple[int, ...] = ()) -> Times:

@@ -88,7 +88,7 @@ BAD = [
     ("--ones 0.1,0.8,0.1", "--ones: '0.1,0.8,0.1': expected two probabilities"),
     ("--ones nan,nan", "--ones: 'nan,nan': expected two probabilities"),
     ("--zeros=-0.1,1.1", "--zeros: '-0.1,1.1': expected two probabilities"),
-    ("nowhere.py", "nowhere.py: no such experiment file"),
+    ("nowhere.py", "nowhere.py: no such file"),
     ("README.txt", "README.txt: expected a Python file"),
     ("raises.py", "raises.py:3: ZeroDivisionError: division by zero"),
     ("broken.py", "broken.py: SyntaxError"),
@@ -103,7 +103,7 @@ BAD = [
     ("many.py", "many.py:2: seeds: expected at most 16777216"),
     ("endless.py", "endless.py:2: seeds: expected at most 16777216"),
     ("good.py good.py", "unexpected: good.py"),
-    ("other", "other: no such experiment file"),
+    ("other", "other: no such experiment"),
     ("misspelt.py", "misspelt.py:2: TypeError: Experiment.__init__() got"),
     ("heads.py", "heads.py:2: heads = 3: expected a divisor of width = 4"),
     ("named.py", "named.py:2: name = '../elsewhere': expected a name that can be"),
@@ -185,6 +185,11 @@ BAD = [
     ("--all good.py", "EXPERIMENT: no option of --all"),
     ("--all --steps 1000", "--steps: no option of --all"),
     ("--all --distributed", "--distributed: no option of --all"),
+    ("--dry-run=1", "--dry-run: expected without a value, got '1'"),
+    ("--steps 1.5", "--steps: '1.5': expected a positive integer"),
+    ("--arms tied+bais", "; did you mean bias?"),
+    ("nowere/good.py", "nowere/good.py: no such file"),
+    ("./god.py", "god.py: no such file; did you mean good.py"),
     ("--sedes 3", "--sedes: no such option; did you mean --seeds?"),
     ("--list output_bias", "EXPERIMENT: expected without --list"),
     ("--list --seeds 3", "--seeds: expected without --list"),
@@ -197,7 +202,7 @@ BAD = [
     ("--weight-decay -1", "weight_decay = -1.0: expected a number at least 0"),
     ("--width 6 --sweep width=4,8", "sweep of width: another option sets it"),
     ("--learning-rate 1 --sweep learning_rate=1,2", "sweep of learning_rate: another option"),
-    ("output_bia", "output_bia.py: no such experiment file; did you mean output_bias?"),
+    ("output_bia", "output_bia: no such experiment; did you mean output_bias or"),
     ("--out README.txt/run", "README.txt/run: not a folder; choose another --out"),
     ("--out other", "--out other: holds other files than a run's"),
     ("--out other --overwrite", "--out other: holds other files than a run's"),
@@ -457,11 +462,16 @@ def test_scaled_steps_are_records_and_the_schedule_stays():
 def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):
     monkeypatch.chdir(Path(__file__).parents[2])
     assert cli.main(["--list"]) == 0
-    listed = capsys.readouterr().out
+    listed = capsys.readouterr().out.splitlines()
+    of = {line.split()[0]: line for line in listed if line.startswith("  ")}
     for path in Path("experiments").glob("*.py"):
-        experiment = load_experiment(path)
-        assert experiment.claim in listed
-        assert experiment.name == path.stem.replace("_", "-")
+        assert load_experiment(path).name == path.stem.replace("_", "-")
+        assert f'"""{of[path.stem].split("  ")[2][:30]}' in path.read_text()
+    assert of["lstm_small"].endswith("(holds 5, inconclusive 1: results/lstm-small.md)")
+    starts = [line.partition(":")[0] for line in listed if line[:1].strip()]
+    assert starts == ["reproduce", "explain", "text"]
+    places = [listed.index(of[name]) for name in ("mixer_small", "width_2", "text_clm")]
+    assert places == sorted(places)
 
 
 def test_a_list_reports_a_file_that_fails_and_goes_on(workplace, capsys):
@@ -469,9 +479,9 @@ def test_a_list_reports_a_file_that_fails_and_goes_on(workplace, capsys):
     for name in ("broken.py", "good.py"):
         Path("experiments", name).write_text(FILES[name])
     assert cli.main(["--list"]) == 0
-    broken, good = capsys.readouterr().out.splitlines()
+    _, good, _, broken = capsys.readouterr().out.splitlines()
     assert "experiments/broken.py" in broken and "SyntaxError" in broken
-    assert good == f"good  {jaxtie.Experiment().claim}"
+    assert good == f"  good  Is it so? {jaxtie.Experiment().claim}"
 
 
 def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
@@ -479,9 +489,9 @@ def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
     assert load_experiment(find_experiment("output_bias")).name == "output-bias"
     assert load_experiment(find_experiment("output-bias")).name == "output-bias"
     assert cli.main(["--list"]) == 0
-    assert "output_bias  What tying costs" in capsys.readouterr().out
+    assert "output_bias  The main experiment with and without" in capsys.readouterr().out
     assert cli.main(["nothing"]) == 2
-    assert "no such experiment file; --list shows" in capsys.readouterr().err
+    assert "nothing: no such experiment; --list shows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -506,3 +516,20 @@ def test_help_is_one_screen_and_imports_nothing_heavy():
     done = command("-X", "importtime", "-m", "jaxtie", "--help", capture_output=True)
     assert done.returncode == 0 and len(done.stdout.splitlines()) <= 24
     assert not re.search(r"\| +(numpy|xarray|jax)$", done.stderr, re.MULTILINE)
+
+
+def test_a_dry_run_in_the_folder_of_another_run_plans_and_says_so(tmp_path, monkeypatch, capsys):
+    (tmp_path / "there").mkdir()
+    other = jaxtie.Experiment(seeds=range(3)).as_dict()
+    RunFolder(tmp_path / "there").write_config({"experiment": other, "finished": False})
+    monkeypatch.setattr(cli, "plan_lines", lambda *_: ["a plan"])
+    line = ["--dry-run", "--seeds", "2", "--out", str(tmp_path / "there")]
+    assert cli.main(line) == 0
+    out, error = capsys.readouterr()
+    assert out == "a plan\n" and error.count("\n") == 1
+    assert "without --dry-run this is refused" in error and "differs in seeds" in error
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1e3", 1000), ("1.5E3", 1500), ("2e+4", 20_000)])
+def test_steps_may_have_an_exponent(text, steps):
+    assert cli.parse_run(["--steps", text]).steps == steps

@@ -258,9 +258,9 @@ def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypa
     assert main([str(FILES["transformer_ndh"]), *options.split()]) == 0
     files = {path.name for path in out.iterdir()}
     assert files >= {"config.json", "results.nc", "figures", "summary.md"}
-    assert len(list((out / "figures").iterdir())) == 4
+    assert len(list((out / "figures").iterdir())) == 2
     assert report.main([str(out), "--pdf"]) == 0
-    assert len(list((out / "figures").iterdir())) == 2 * 8
+    assert len(list((out / "figures").iterdir())) == 2 * 6
     assert json.loads((out / "config.json").read_text())["block"] == 1
 
 

@@ -67,10 +67,10 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     tied = found.sel(arm="tied")
     np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
     drawn = {path.name: path.stat().st_size for path in (folder / "figures").iterdir()}
-    assert {*drawn} == {"answer.png", "overview.png", "portrait.png", "escape.png"}
+    assert {*drawn} == {"answer.png", "overview.png"}
     assert min(drawn.values()) > 5_000
     summary = (folder / "summary.md").read_text()
-    assert "2.197" in summary and "rank agreement with semantic divergence" in summary
+    assert "2.197" in summary and "decay-adjusted distance" in summary
     page = (folder / "report.html").read_text()
     assert len(done.out.splitlines()) <= 20
     for text in (summary, done.out, page):
@@ -88,7 +88,9 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     assert command.main([*TINY, "--json", "--out", str(folder)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["experiment"] == "transformer-small" and found["folder"] == str(folder)
-    assert found["conclusion"][0].startswith("Too short to conclude") and found["claims"] == []
+    assert found["conclusion"][0].startswith("Too short to conclude")
+    (claim,) = found["claims"]  # of the file that declares the main experiment
+    assert claim["verdict"] == "inconclusive" and claim["claim"].startswith("Tied, the distance")
     assert [row[0] for row in found["table"]["rows"]] == ["tied", "untied"]
     assert files(folder) == before
 
@@ -100,18 +102,17 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     every = Experiment.report("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
-        return {name: every(results)[name] for name in ("accuracy", "portrait")}
+        return {name: every(results)[name] for name in ("accuracy", "stuck")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
-    assert report.main([str(folder), "--csv", "--animate", "--pdf"]) == 0
+    assert report.main([str(folder), "--csv", "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png portrait.png portrait.gif report.html"
-    names += " steps.csv evaluations.csv tables.csv"
+    names = "answer.png accuracy.png stuck.png report.html step.csv eval_step.csv table_step.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
-    assert pdf == {"answer", "accuracy", "portrait"}
-    header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
+    assert pdf == {"answer", "accuracy", "stuck"}
+    header, first, *_ = (folder / "csv" / "step.csv").read_text().splitlines()
     values = dict(zip(header.split(","), first.split(","), strict=True))
     at = {"arm": "tied", "seed": 0, "step": 0, "symbol": "X", "symbol2": "Y"}
     expected = lifecycle.load(folder)["input_distance"].sel(at)

@@ -82,6 +82,6 @@ def evaluate_runs(paths: Sequence[Path], out: Path, options: Any, session: Sessi
         print(json.dumps(json_numbers(answer.as_dict())))
         return 0
     print(*answer.sentences, sep="\n")
-    print_tables(*(table for table in answer.tables if not table.long))
+    print_tables(*answer.tables)
     print(f"figure, results and summary: {out}")
     return 0
