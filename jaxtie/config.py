@@ -276,7 +276,7 @@ class TaskConfig:
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
       reports: functions that need no jax. Of the configuration: `schema`
         (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
-        `conclusion`, `tables`, `plots` and `frames` (by file name), `animate` (also of a folder).
+        `conclusion`, `tables`, `plots` and `frames` (by file name).
         `jaxtie.results.analysis` has a generic one for each that is missing.
       name: name of the run folder.
       claim: what the experiment shows, in one sentence.

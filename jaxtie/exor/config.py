@@ -24,7 +24,7 @@ from jaxtie.config import (
 )
 from jaxtie.exor.analysis import exor_attributes, exor_constants, exor_schema
 from jaxtie.exor.conclusion import exor_conclusion
-from jaxtie.exor.plots import animate_portrait, exor_frames, exor_pictures
+from jaxtie.exor.plots import exor_frames, exor_pictures
 from jaxtie.exor.tables import exor_tables
 
 if TYPE_CHECKING:
@@ -133,7 +133,6 @@ class Experiment(TaskConfig):
         "tables": exor_tables,
         "plots": exor_pictures,
         "frames": exor_frames,
-        "animate": animate_portrait,
     }
     name: str = "transformer-small"
     claim: str = (

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, UserError, number_label
+from jaxtie.config import TASKS, TaskConfig, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -88,17 +87,6 @@ def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":
         for dimension, names in along.items()
         if names
     }
-
-
-def animate(results: xr.Dataset, folder: Path) -> Path:
-    """Write an animation into a folder.
-
-    Raises:
-      UserError: where the task has none.
-    """
-    if own := _own(results, "animate"):
-        return own(results, folder)
-    raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
 
 def scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """End a run with one table and a few sentences. Imports no jax."""
 
+import itertools
 import math
 import re
 import textwrap
@@ -12,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import number_label
-from jaxtie.results.plots import Figure, Picture, coloured, subplots
+from jaxtie.results.plots import Figure, Picture, coloured, show_swept, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
     Column,
@@ -69,7 +70,7 @@ def answer_picture(conclusion: Conclusion) -> Picture:
 
 def _draw_answer(conclusion: Conclusion) -> Figure:
     loss, names = conclusion.loss, swept_names(conclusion.loss)
-    figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
+    figure, ((axes,),) = subplots(1, 1, (5.8, 4.2))
     arms, label = loss["arm"].values.tolist(), str(loss.attrs["long_name"])
     for i, (colour, arm) in enumerate(coloured(arms)):
         own = loss.sel(arm=arm)
@@ -86,11 +87,17 @@ def _draw_answer(conclusion: Conclusion) -> Figure:
             axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
     if names:
         axes.set(xlabel=", ".join(names).replace("_", " "), ylabel=label)
-        axes.legend()
+        if len(names) == 1:
+            show_swept(axes, names[0], loss[names[0]].values)
+        else:
+            points = itertools.product(*(loss[name].values for name in names))
+            labels = [", ".join(f"{value:g}" for value in point) for point in points]
+            axes.set_xticks(range(len(labels)), labels, rotation=90)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
     else:
         axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
         axes.invert_yaxis()
-    figure.suptitle(textwrap.fill(conclusion.lines()[0], 75), x=0.02, ha="left", fontsize=12)
+    figure.suptitle(textwrap.fill(conclusion.lines()[0], 70), x=0.02, ha="left")
     return figure
 
 

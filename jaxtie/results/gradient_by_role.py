@@ -89,7 +89,7 @@ def role_pictures(results: xr.Dataset) -> dict[str, Picture]:
 
 def draw_shares(results: xr.Dataset) -> Figure:
     """Draw the share over steps: left of each arm, right of the groups of the first tied arm."""
-    figure, ((left, right),) = subplots(1, 2, (11.5, 4.2), sharey=True)
+    figure, ((left, right),) = subplots(1, 2, (5.8, 4.6), sharey=True)
     arms = tied_arms(results)
     groups = by_group(results, arms[0])
     del groups["all"]
@@ -109,4 +109,4 @@ def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
     axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(-0.05, 1.05)
     steps = next(iter(parts.values()))["step"].values
-    finish_axes(axes, title, "share of the output role", steps, fontsize=7, ncols=2)
+    finish_axes(axes, title, "share of the output role", steps)

@@ -27,12 +27,10 @@ Draw the figures and the report of runs again, from their results alone.
   DIR ...            folders of finished runs
   --pdf              also draw each panel of the overview by itself, and every figure as PDF
   --csv              also write the results as tidy CSV, below DIR/csv
-  --animate          also draw the embeddings over training, portrait.gif; of EXor
 """
     runs: tuple[Path, ...] = argument(parse_path, ())
     pdf: bool = flag()
     csv: bool = flag()
-    animate: bool = flag()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +43,7 @@ def _report(options: ReportOptions) -> int:
     check(bool(options.runs), "expected the folder of a run")
     for path in options.runs:
         folder, results = RunFolder(path), lifecycle.load(path)
-        animated = [analysis.animate(results, folder.figures)] if options.animate else []
-        written = lifecycle.draw(folder, results, pdf=options.pdf) + animated
+        written = lifecycle.draw(folder, results, pdf=options.pdf)
         written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
         if options.csv:
             written += write_frames(analysis.frames(results), folder.path / "csv")

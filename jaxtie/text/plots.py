@@ -19,6 +19,7 @@ from jaxtie.results.plots import (
     by_arm,
     curves,
     finish_axes,
+    legend_below,
     subplots,
     with_overview,
 )
@@ -28,7 +29,7 @@ from jaxtie.text.pairs import PREDICTED
 from jaxtie.text.tables import compares_heads, log_vocabulary, measures, reached_losses, untied_arm
 
 HEADS_CAPTION = (
-    "Heads of one model on real text, below those with an output bias: start, whole course,"
+    "Heads of one model on real text, on the right those with an output bias: start, whole course,"
     " difference to untied in pairs; mean over seeds, 95 % band"
 )
 
@@ -97,26 +98,26 @@ def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> 
 def draw_heads(results: xr.Dataset) -> Figure:
     """Draw start, whole course and difference to untied of every head.
 
-    Heads with output biases, if any, have a row of their own.
+    Heads with output biases, if any, have a column of their own.
     """
     arms = arms_of(results)
     by_bias = [[arm.name for arm in arms if arm.head.bias == bias] for bias in (False, True)]
     rows = [names for names in by_bias if names]
-    figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
-    for own, names in zip(axes, rows, strict=True):
-        _draw_heads_row(own, results, names)
+    figure, axes = subplots(3, len(rows), (2.9 * max(2, len(rows)), 10.5))
+    for own, names in zip(axes.T, rows, strict=True):
+        _draw_heads(own, results, names)
     seeds = f"{results.sizes['seed']:,} seeds, mean and 95 % confidence band"
     figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
     return figure
 
 
-def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -> None:
+def _draw_heads(column: Sequence[Axes], results: xr.Dataset, arms: list[str]) -> None:
     every, untied, log_n = reached_losses(results), untied_arm(results), log_vocabulary(results)
     losses = every.sel(arm=arms)
     paired = losses - every.sel(arm=untied, drop=True)
     steps_T = every["eval_step"].values
     early = steps_T <= max(steps_T[-1] // 16, steps_T[min(4, len(steps_T) - 1)])
-    start, course, difference = row
+    start, course, difference = column
     for axes, shown, at, title in (
         (start, losses, early, f"start; dashed: log n = {log_n:.2f}"),
         (course, losses, steps_T > 0, "whole course"),
@@ -133,7 +134,7 @@ def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -
     low, high = _span(paired.isel(eval_step=slice(len(steps_T) // 8, None)).mean("seed"))
     margin = 0.1 * (high - low) + 1e-3
     _show_course(difference, low - margin, high + margin)
-    start.legend(fontsize=8)
+    legend_below(difference)
 
 
 def _span(losses: xr.DataArray | np.ndarray) -> tuple[float, float]:

@@ -189,7 +189,7 @@ def test_plateau_exit_of_unfinished_results(last):
         results[name] = results[name].where(results[step] <= last)
     table = tables.plateau_exit_table(results)
     assert {len(row) for row in table.rows} == {len(table.header)}
-    exor_pictures(results)["escape"].draw()
+    exor_pictures(results)["overview"].draw()
 
 
 def test_a_sweep_has_decay_factors_at_every_sweep_point():

@@ -67,7 +67,7 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     tied = found.sel(arm="tied")
     np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
     drawn = {path.name: path.stat().st_size for path in (folder / "figures").iterdir()}
-    assert {*drawn} == {"answer.png", "overview.png", "portrait.png", "escape.png"}
+    assert {*drawn} == {"answer.png", "overview.png"}
     assert min(drawn.values()) > 5_000
     summary = (folder / "summary.md").read_text()
     assert "2.197" in summary and "rank agreement with semantic divergence" in summary
@@ -100,17 +100,17 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     every = Experiment.report("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
-        return {name: every(results)[name] for name in ("accuracy", "portrait")}
+        return {name: every(results)[name] for name in ("accuracy", "overview")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
-    assert report.main([str(folder), "--csv", "--animate", "--pdf"]) == 0
+    assert report.main([str(folder), "--csv", "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png portrait.png portrait.gif report.html"
+    names = "answer.png accuracy.png overview.png report.html"
     names += " steps.csv evaluations.csv tables.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
-    assert pdf == {"answer", "accuracy", "portrait"}
+    assert pdf == {"answer", "accuracy", "overview"}
     header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
     values = dict(zip(header.split(","), first.split(","), strict=True))
     at = {"arm": "tied", "seed": 0, "step": 0, "symbol": "X", "symbol2": "Y"}
