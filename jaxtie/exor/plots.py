@@ -206,7 +206,7 @@ def _draw_courses(
     curves(axes, lines, colours=list(map(to_hex, colours)))
     axes.set_ylim(-0.05, top)
     finish_axes(axes, title, "loss above the best, nat", own["eval_step"].values)
-    axes.get_legend().set_title(name.replace("_", " "))
+    legend_below(axes, name.replace("_", " "))
 
 
 def _draw_outcome(
@@ -225,7 +225,7 @@ def _draw_outcome(
     for colour, (label, values) in zip(itertools.cycle(colours), outcomes.items()):
         values_KxS = values.sel(at).transpose(name, "seed").values.astype(np.float64)[order]
         mean, half = mean_interval(values_KxS, axis=1)
-        line = {"marker": "o", "markersize": 4, "capsize": 2}
+        line: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2}
         axes.errorbar(x_K[order], mean, half, color=colour, label=label, **line)
         x_KS = np.repeat(x_K[order], values_KxS.shape[1])
         axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)

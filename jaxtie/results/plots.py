@@ -130,13 +130,14 @@ def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray) -> None:
     legend_below(axes)
 
 
-def legend_below(axes: Axes) -> None:
+def legend_below(axes: Axes, title: str | None = None) -> None:
     """Put the legend below the axes and its label, where it hides no line."""
     longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
     columns = int(PANEL_SIZE_IN_GRID[0] / (0.35 + 0.075 * longest))  # inches
     below = ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
     axes.legend(
         loc="upper center",
+        title=title,
         bbox_to_anchor=(0.5, 0),
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
