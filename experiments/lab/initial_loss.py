@@ -9,8 +9,7 @@ D 16 to 2048, σ 0.02, 1, 1/√D and (log n)/D; 8 seeds of 256 tokens each.
     python experiments/lab/initial_loss.py --tables
 
 The first measures (8 minutes on two cores) and replaces experiments/data/initial-loss.nc, the
-second reads that file. Either writes experiments/initial_loss.png and prints the tables of
-experiments/README.md.
+second reads that file. Either prints the tables.
 """
 
 import argparse
@@ -21,17 +20,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
 from condense import write_committed
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from jaxtie import Arm
 from jaxtie.config import size
-from jaxtie.results.plots import STYLE, coloured
 from jaxtie.results.tables import Table, format_mean, format_number
 from jaxtie.text.initial_loss import estimate
 from jaxtie.training.devices import start_jax
@@ -39,7 +34,7 @@ from jaxtie.tying.head import Projection
 from jaxtie.tying.linen import make_embedding
 
 EXPERIMENTS = Path(__file__).parents[1]
-DATA, FIGURE = EXPERIMENTS / "data" / "initial-loss.nc", EXPERIMENTS / "initial_loss.png"
+DATA = EXPERIMENTS / "data" / "initial-loss.nc"
 ARMS = (
     "tied",
     "tied+logit-scale=1-by-root-D",
@@ -232,52 +227,8 @@ def losses_table(results: xr.Dataset) -> Table:
     return Table(title, ("σ", "Dσ²", "arm", "measured, nat", *ESTIMATES), rows)
 
 
-def draw(results: xr.Dataset, vocabulary: int = 10_000) -> Figure:
-    """Losses over the width, one panel per init std; below, where each estimate fails."""
-    frame = frame_of(results).reset_index()
-    colours = {arm: colour for colour, arm in coloured(results["arm"].values)}
-    figure = Figure(figsize=(13.6, 6.4), layout="constrained")
-    grid = figure.add_gridspec(2, 2 * len(INIT_STDS))
-    for i, std in enumerate(map(str, INIT_STDS)):
-        axes = figure.add_subplot(grid[0, 2 * i : 2 * i + 2])
-        own = frame[(frame["vocabulary"] == vocabulary) & (frame["deviation"] == std)]
-        for arm, part in own.groupby("arm", sort=False):
-            axes.plot(part["width"], part["measured"], "o", color=colours[arm], ms=4, label=arm)
-            axes.plot(part["width"], part["corrected"], color=colours[arm], lw=1)
-            axes.plot(part["width"], part["simple"], color=colours[arm], lw=1, ls=":")
-        axes.axhline(math.log(vocabulary), color="black", ls="--", lw=0.8)
-        axes.set(
-            xlabel="width D", xscale="log", yscale="log", title=f"σ = {std}, n = {vocabulary:,}"
-        )
-        axes.set_xticks(WIDTHS, map(str, WIDTHS), rotation=45, minor=False)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_locator(NullLocator())
-        if own["measured"].max() < 20 * own["measured"].min():  # powers of ten would be too few
-            axes.yaxis.set_minor_formatter("{x:g}")
-        else:
-            axes.yaxis.set_minor_formatter("")
-        if i == 0:
-            axes.set_ylabel("initial loss, nat")
-            axes.legend(fontsize=7)
-    for i, name in enumerate(ESTIMATES):
-        half = len(INIT_STDS)
-        axes = figure.add_subplot(grid[1, i * half : (i + 1) * half])
-        for arm, part in frame.groupby("arm", sort=False):
-            axes.plot(part["spread"], part[name] / part["measured"], ".", color=colours[arm], ms=4)
-        axes.axhspan(0.97, 1.03, color="black", alpha=0.12, lw=0)
-        axes.axhline(1, color="black", lw=0.8)
-        axes.set(
-            title=f"{name} estimate, whole grid", xlabel="spread of the logits, Dσ²", xscale="log"
-        )
-        axes.set_ylabel("estimate / measured")
-    figure.suptitle(
-        "Initial loss: measured (dots), corrected (lines), simple (dotted), log n (dashed)"
-    )
-    return figure
-
-
 def main() -> None:
-    """Measure, or read what was measured; then draw and print."""
+    """Measure, or read what was measured; then print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -288,8 +239,6 @@ def main() -> None:
     results = xr.load_dataset(DATA, engine="h5netcdf").isel(
         step=0, drop=True, missing_dims="ignore"
     )
-    with matplotlib.rc_context(STYLE):
-        draw(results).savefig(FIGURE, metadata={"Software": None})
     print(losses_table(results).markdown(), errors_table(results).markdown(), sep="\n")
 
 

@@ -168,7 +168,7 @@ def norms_table(runs: Runs) -> Table:
 
 def draw_norms(results: xr.Dataset) -> Figure:
     """Draw the length of the mask's row over steps: tied one row, untied a row for each role."""
-    figure, (row,) = subplots(1, 2, (10.6, 4.2), sharey=True)
+    figure, (row,) = subplots(1, 2, (5.8, 4.4), sharey=True)
     stuck, steps = analysis.is_stuck(results), results["eval_step"].values
     panels = {
         "tied": ("Tied: one row in both roles", {"input": (COLOUR["tied"], "")}),
@@ -190,7 +190,7 @@ def draw_norms(results: xr.Dataset) -> Figure:
             )
             axes.plot(steps, middle, "-" if is_stuck else "--", color=colour, label=label)
             axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        finish_axes(axes, title, "length of the mask's row", steps, fontsize=8)
+        finish_axes(axes, title, "length of the mask's row", steps)
         axes.set_yscale("log")
     figure.suptitle(
         f"p(X) = 0.5, {results.sizes['seed']:,} seeds by their outcome: median and quartiles"
@@ -205,8 +205,8 @@ def draw_shares(runs: Runs) -> Figure:
         "main, step 150,000": {MAIN: ""},
         "p(X) = 0.5, step 290,000": {NO_DECAY: "no decay: ", LONG: ""},
     }
-    figure, (row,) = subplots(1, 3, (16.5, 5.6))
-    for axes, (title, names) in zip(row, panels.items()):
+    figure, grid = subplots(3, 1, (5.8, 10.5), sharex=True, height_ratios=(19, 10, 8))
+    for axes, (title, names) in zip(grid[:, 0], panels.items()):
         rows = [
             (f"{names[name]}{arm}", str(arm), runs[name])
             for name in names
@@ -214,7 +214,7 @@ def draw_shares(runs: Runs) -> Figure:
             for arm in runs[name]["arm"].values
         ]
         draw_share_of_each(axes, rows)
-        axes.set(title=title, xlabel="share stuck, exact 95 % interval", xlim=(-0.02, 1.0))
+        axes.set(title=title, xlabel="share of seeds stuck, exact 95 % interval", xlim=(-0.02, 1.1))
     return figure
 
 
@@ -225,23 +225,53 @@ def draw_leaving(runs: Runs) -> Figure:
         LONG: "p(X) = 0.5, longer",
         NO_DECAY: "p(X) = 0.5, without weight decay",
     }
-    figure, (row,) = subplots(1, 3, (13.6, 4.2), sharey=True)
+    figure, grid = subplots(2, 2, (5.8, 6.2), sharey=True)
+    *panels, legend = grid.flat
     arms = dict.fromkeys(str(arm) for name in wanted for arm in runs[name]["arm"].values)
     colours = dict(zip(arms, COLOURS))
-    for axes, (name, title) in zip(row, wanted.items()):
+    for axes, (name, title) in zip(panels, wanted.items()):
         times = analysis.exit_times(runs[name], analysis.LEFT, for_good=True)
         steps = runs[name]["eval_step"].values
         for arm in times:
             left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S
             axes.step(steps, 1 - left_TxS.mean(axis=1), where="post", color=colours[arm], label=arm)
-        title += f", {runs[name].sizes['seed']:,} seeds"
-        finish_axes(axes, title, "share that has not left for good", steps, fontsize=7)
+        title += f"\n{runs[name].sizes['seed']:,} seeds"
+        finish_axes(axes, title, "share not yet left for good", steps)
+        axes.get_legend().remove()
         axes.set_ylim(-0.02, 1.02)
-    figure.suptitle("Tied seeds start to leave as early as untied ones, and then leave more slowly")
+    for arm, colour in colours.items():
+        legend.plot([], [], color=colour, label=arm)
+    legend.set_axis_off()
+    legend.legend(loc="center")
+    figure.suptitle("Tied seeds start to leave as early as untied ones, but leave more slowly")
+    return figure
+
+
+def draw_stuck(results: xr.Dataset) -> Figure:
+    """Draw the share of stuck seeds over steps: tied, untied, and two ways to free tied seeds."""
+    arms = {
+        "tied": "tied",
+        "tied+untie-rows=mask": "tied, an output row of its own for the mask",
+        "tied+input-norm=0.05": "tied, a short input row of the mask",
+        "untied": "untied",
+    }
+    figure, ((axes,),) = subplots(1, 1, (5.8, 4.4))
+    stuck = analysis.stuck_over_steps(results).mean("seed")
+    for colour, (arm, label) in zip((COLOURS[0], COLOURS[2], COLOURS[3], COLOURS[1]), arms.items()):
+        own = stuck.sel(arm=arm)
+        axes.plot(own["eval_step"], own, color=colour, label=label)
+    finish_axes(axes, "", "share of seeds stuck", results["eval_step"].values)
+    axes.set_ylim(0, 1)
+    ends = [f"{float(stuck.sel(arm=arm)[-1]):.0%}" for arm in arms]
+    figure.suptitle(
+        f"{ends[0]} of tied seeds are stuck at the end; {ends[1]} if the mask has an\n"
+        f"output row of its own ({results.sizes['seed']:,} seeds each)"
+    )
     return figure
 
 
 FIGURES = {
+    "norm_conflict_stuck.png": lambda runs: draw_stuck(runs[MAIN]),
     "norm_conflict_norms.png": lambda runs: draw_norms(runs[HALF]),
     "norm_conflict_shares.png": draw_shares,
     "norm_conflict_leaving.png": draw_leaving,

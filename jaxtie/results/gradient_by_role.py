@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import Picture, coloured, curves, finish_axes, subplots
+from jaxtie.results.plots import Picture, curves, finish_axes, subplots
 from jaxtie.results.tables import COURSE, arms_of, last_step
 
 GROUPED = ("step", "group")
@@ -104,8 +104,7 @@ def draw_shares(results: xr.Dataset) -> Figure:
 
 def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
     shares = {label: output_share(part) for label, part in parts.items() if is_written(part)}
-    colours = {label: colour for colour, label in coloured(parts)}
-    curves(axes, shares, colours=[colours[label] for label in shares], alpha=0.2, linewidth=1.2)
+    curves(axes, shares, alpha=0.2, linewidth=1.2)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(-0.05, 1.05)
     steps = next(iter(parts.values()))["step"].values

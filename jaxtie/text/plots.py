@@ -86,7 +86,7 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
     curves(axes, by_arm(group.of(results[name]).mean("pair")))
-    title, label = f"swaps of {group.label}", "swap divergence, nat"
+    title, label = f"swaps of {group.label}", "swap divergence"
     if name == "log_odds":
         axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
         title, label = f"odds of {group.label}", "log-odds, nat"
