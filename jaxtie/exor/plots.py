@@ -1,6 +1,7 @@
 """Figures of EXor results with captions, and tidy frames. Imports no jax."""
 
 import itertools
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from jaxtie.results.plots import (
     COLOURS,
     FAILS,
     HOLDS,
+    LONGEST_TITLE,
     Panel,
     Picture,
     by_arm,
@@ -230,7 +232,8 @@ def _draw_outcome(
         x_KS = np.repeat(x_K[order], values_KxS.shape[1])
         axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
     show_swept(axes, xlabel, x_K)
-    axes.set(ylabel=ylabel, title=title, ylim=(0, None))
+    axes.set(ylabel=ylabel, ylim=(0, None))
+    axes.set_title(textwrap.fill(title, LONGEST_TITLE))
     legend_below(axes)
 
 

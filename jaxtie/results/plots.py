@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
     "savefig.dpi": 220,
     "font.size": 10,
-    "axes.titlesize": 10,
+    "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "figure.titlesize": 11,
     "legend.fontsize": 9,
@@ -49,6 +49,7 @@ PANEL_SIZE, PANEL_SIZE_IN_GRID = (5.0, 3.9), (2.9, 2.9)
 GRID_COLUMNS = 2
 SPREAD = 3.0  # largest value over smallest from which on an axis is logarithmic
 MOST_TICKS = 5  # of a logarithmic axis
+LONGEST_TITLE = 28  # letters of a line above a panel
 
 
 class Picture(NamedTuple):
@@ -124,7 +125,8 @@ def by_arm(values: xr.DataArray) -> dict[str, xr.DataArray]:
 
 def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray) -> None:
     """Set titles and legend, and format an axis of steps."""
-    axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, max(steps[-1], 1)))
+    axes.set(xlabel="step", ylabel=ylabel, xlim=(0, max(steps[-1], 1)))
+    axes.set_title(textwrap.fill(title, LONGEST_TITLE))
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     legend_below(axes)

@@ -86,10 +86,11 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
     curves(axes, by_arm(group.of(results[name]).mean("pair")))
-    title, label = f"swaps of {group.label}", "swap divergence"
+    name_of = group.label.removeprefix("word–")
+    title, label = f"swaps, {name_of}", "swap divergence"
     if name == "log_odds":
         axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
-        title, label = f"odds of {group.label}", "log-odds, nat"
+        title, label = f"odds, {name_of}", "log-odds, nat"
     else:
         axes.set_yscale("log")
     finish_axes(axes, title, label, results["eval_step"].values)
@@ -125,7 +126,7 @@ def _draw_heads(column: Sequence[Axes], results: xr.Dataset, arms: list[str]) ->
     ):
         curves(axes, by_arm(shown.isel(eval_step=at)), alpha=0.2, linewidth=1.2)
         axes.set(title=title, xlabel="step", ylabel="validation loss, nat")
-    difference.set_ylabel("nat")
+    difference.set_ylabel("difference, nat")
     for axes in (start, course):
         axes.axhline(log_n, color="black", linestyle="--", linewidth=0.8)
     _, top = _span(losses.isel(eval_step=slice(1, None)))

@@ -61,7 +61,7 @@ def test_accuracy_figure():
 def test_distance_figure_of_each_embedding(label):
     results = exor_results(*ARMS)
     axes = draw(results, f"distances_{label.replace(' ', '_')}")
-    assert axes.get_title() == f"{label} embedding"
+    assert axes.get_title().replace("\n", " ") == f"{label} embedding"
     arm, _, table = label.partition(" ")
     own = results[f"{table or 'input'}_distance"].sel(arm=arm)
     *lines, decay = axes.lines
@@ -162,7 +162,7 @@ def test_figures_of_a_sweep():
 
     losses = pictures["excess_loss_by_p_X"].draw()
     titles = [f"training loss, weight_decay {x:g}" for x in weight_decay]
-    assert [axes.get_title() for axes in losses.axes] == titles
+    assert [axes.get_title().replace("\n", " ") for axes in losses.axes] == titles
     end = results["train_loss"].sel(arm="untied+bias", weight_decay=0.1, eval_step=100)
     line = losses.axes[1].containers[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), np.log([1, 4, 9]), atol=1e-12)
@@ -173,7 +173,8 @@ def test_figures_of_a_sweep():
     distances = pictures["distances_by_weight_decay"].draw()
     columns = ("tied", "untied+bias input", "untied+bias output")
     titles = [f"{label} embedding, p_X {x:g}" for x in p_X for label in columns]
-    assert [axes.get_title() for axes in distances.axes if axes.axison] == titles
+    drawn = [axes.get_title().replace("\n", " ") for axes in distances.axes if axes.axison]
+    assert drawn == titles
     at = {"arm": "untied+bias", "p_X": 0.2, "step": 100, "symbol": "A", "symbol2": "B"}
     drawn = {each.get_label(): each.lines[0] for each in distances.axes[8].containers}
     mean = results["output_distance"].sel(at).mean("seed")
