@@ -240,7 +240,7 @@ def draw_final_shares(runs: Runs) -> Figure:
         order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
         known = {name: unseen(runs[name]) for name in {*places.values()} & runs.keys()}
         draw_share_of_each(axes, [(arm, arm, known.get(places[arm])) for arm in order])
-        xlabel = "share of seeds stuck, with its exact 95 % interval"
+        xlabel = "share stuck, exact 95 % interval"
         axes.set(title=f"{process}, at the end", xlabel=xlabel, xlim=(-0.02, 0.75))
     return figure
 

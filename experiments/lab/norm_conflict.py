@@ -214,7 +214,7 @@ def draw_shares(runs: Runs) -> Figure:
             for arm in runs[name]["arm"].values
         ]
         draw_share_of_each(axes, rows)
-        axes.set(title=title, xlabel="share of seeds stuck, exact 95 % interval", xlim=(-0.02, 1.1))
+        axes.set(title=title, xlabel="share stuck, exact 95 % interval", xlim=(-0.02, 1.1))
     return figure
 
 
