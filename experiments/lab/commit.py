@@ -34,6 +34,7 @@ from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.gradient_by_role import draw_shares
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
@@ -168,7 +169,11 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
-    drawn = never_targets.draw_targets_only(Committed(experiments / "data"), experiments)
+    runs = Committed(experiments / "data")
+    drawn = never_targets.draw_targets_only(runs, experiments)
+    if "gradient-roles" in runs:
+        draw = partial(draw_shares, runs["gradient-roles"])
+        drawn.append(never_targets.draw_for_document(draw, experiments / "gradient_roles.png"))
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))
         drawn.append(never_targets.draw_for_document(draw, experiments / "tying_gap_on_text.png"))

@@ -170,7 +170,7 @@ def norms_table(runs: Runs) -> Table:
 
 def draw_norms(results: xr.Dataset) -> Figure:
     """Draw the length of the mask's row over steps: tied one row, untied a row for each role."""
-    figure, (row,) = subplots(1, 2, (10.6, 4.2), sharey=True)
+    figure, (row,) = subplots(1, 2, (5.8, 4.4), sharey=True)
     stuck, steps = analysis.is_stuck(results), results["eval_step"].values
     panels = {
         "tied": ("Tied: one row in both roles", {"input": (COLOUR["tied"], "")}),
@@ -192,7 +192,7 @@ def draw_norms(results: xr.Dataset) -> Figure:
             )
             axes.plot(steps, middle, "-" if is_stuck else "--", color=colour, label=label)
             axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        finish_axes(axes, title, "length of the mask's row", steps, fontsize=8)
+        finish_axes(axes, title, "length of the mask's row", steps)
         axes.set_yscale("log")
     figure.suptitle(
         f"p(X) = 0.5, {results.sizes['seed']:,} seeds by their outcome: median and quartiles"
@@ -202,7 +202,7 @@ def draw_norms(results: xr.Dataset) -> Figure:
 
 def draw_shares(runs: Runs) -> Figure:
     """Draw the share of stuck seeds with p(X) = 0.1 that the claims of both roles compare."""
-    figure, ((axes,),) = subplots(1, 1, (8.4, 3.0))
+    figure, ((axes,),) = subplots(1, 1, (5.8, 2.6))
     draw_share_of_each(axes, [(label, arm, runs[MAIN]) for label, arm in SUMMARY.items()])
     axes.set(xlabel="share of seeds stuck at step 150,000, exact 95 % interval", xlim=(0, 0.5))
     figure.suptitle("Held short as an input, the mask's row no longer gets tied seeds stuck")
@@ -216,19 +216,25 @@ def draw_leaving(runs: Runs) -> Figure:
         LONG: "p(X) = 0.5, longer",
         NO_DECAY: "p(X) = 0.5, without weight decay",
     }
-    figure, (row,) = subplots(1, 3, (13.6, 4.2), sharey=True)
+    figure, grid = subplots(2, 2, (5.8, 6.2), sharey=True)
+    *panels, legend = grid.flat
     arms = dict.fromkeys(str(arm) for name in wanted for arm in runs[name]["arm"].values)
     colours = dict(zip(arms, COLOURS))
-    for axes, (name, title) in zip(row, wanted.items()):
+    for axes, (name, title) in zip(panels, wanted.items()):
         times = analysis.exit_times(runs[name], analysis.LEFT, for_good=True)
         steps = runs[name]["eval_step"].values
         for arm in times:
             left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S
             axes.step(steps, 1 - left_TxS.mean(axis=1), where="post", color=colours[arm], label=arm)
-        title += f", {runs[name].sizes['seed']:,} seeds"
-        finish_axes(axes, title, "share that has not left for good", steps, fontsize=7)
+        title += f"\n{runs[name].sizes['seed']:,} seeds"
+        finish_axes(axes, title, "share not yet left for good", steps)
+        axes.get_legend().remove()
         axes.set_ylim(-0.02, 1.02)
-    figure.suptitle("Tied seeds start to leave as early as untied ones, and then leave more slowly")
+    for arm, colour in colours.items():
+        legend.plot([], [], color=colour, label=arm)
+    legend.set_axis_off()
+    legend.legend(loc="center")
+    figure.suptitle("Tied seeds start to leave as early as untied ones, but leave more slowly")
     return figure
 
 

@@ -360,7 +360,7 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
     cells = usual_cells(members)
     vocabularies = sorted(cells["vocabulary"].unique())
     figure, (row,) = plots.subplots(
-        1, len(vocabularies), (4.6 * len(vocabularies), 3.6), sharey=True
+        1, len(vocabularies), (2.9 * len(vocabularies), 4.0), sharey=True
     )
     colours = {width: colour for colour, width in plots.coloured(sorted(cells["width"].unique()))}
     for axes, vocabulary in zip(row, vocabularies):
@@ -377,14 +377,12 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
         axes.axhline(0, color="#3d3d3d", linewidth=0.8)
         axes.set(
             xscale="log",
-            xlabel="training tokens per vocabulary entry",
+            xlabel="tokens per vocabulary entry",
             ylabel="loss(tied) − loss(untied), nat",
             title=f"vocabulary {vocabulary:,}",
         )
         ticks = sorted({round(tokens / vocabulary) for tokens in own["tokens"]})
         axes.set_xticks(ticks, list(map(str, ticks)))
         axes.minorticks_off()
-        axes.legend(fontsize=7, ncols=2, loc="upper right")
-    low, high = row[0].get_ylim()
-    row[0].set_ylim(low, high + 0.25 * (high - low))  # for the legends
+        plots.legend_below(axes)
     return figure

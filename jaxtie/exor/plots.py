@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from jaxtie.config import names_of
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import distance, live_pairs
+from jaxtie.results.analysis import scalar_pictures
 from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import (
     FAILS,
@@ -24,8 +25,10 @@ from jaxtie.results.plots import (
     subplots,
     with_overview,
 )
-from jaxtie.results.tables import arms_of, at_end, embeddings_of, last_step, swept
+from jaxtie.results.tables import arms_of, at_end, embeddings_of, last_step, sweep_points, swept
 
+MOST_CURVES = 12  # points of a sweep whose training is drawn
+HIGHEST = 1.1  # nat above the best: of a loss axis, unless later losses are higher
 MEAN = "mean over seeds with its 95 % confidence band"
 MEDIAN = "median over seeds with its 95 % confidence band, by ranks"
 
@@ -33,10 +36,12 @@ MEDIAN = "median over seeds with its 95 % confidence band, by ranks"
 def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     """Return file name -> figure, of a run or of the end of a sweep."""
     arms = ", ".join(names_of(arms_of(results)))
-    if swept(results):
+    if names := swept(results):
+        points = list(sweep_points(results, names))
         caption = "Final distances X–Y and A–B in each embedding over the sweep: mean over seeds"
         draw = partial(draw_final_distances, results)
-        return {"distances": Picture(f"{caption} with its 95 % interval", draw)}
+        curves_of_points = scalar_pictures(results) if len(points) <= MOST_CURVES else {}
+        return curves_of_points | {"distances": Picture(f"{caption} with its 95 % interval", draw)}
     return with_overview(
         _panels(results, arms),
         f"{_title(results)}; accuracy, stuck: mean, distances: median, with 95 % bands",
@@ -78,7 +83,7 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
 
 
 def _draw_best(axes: Axes, best: float) -> None:
-    label = f"best reachable, {best:.3g}"
+    label = f"best {best:.3g}"
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=label)
 
 
@@ -87,9 +92,7 @@ def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     curves(axes, by_arm(results["valid_accuracy"]))
     _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
-    finish_axes(
-        axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right"
-    )
+    finish_axes(axes, "validation accuracy", "accuracy, share", results["eval_step"].values)
 
 
 def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, axes: Axes) -> None:
@@ -103,14 +106,18 @@ def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, a
     curves(axes, lines, by_median=True, colours=colours)
     starts = [float(values.sel(step=0).median()) for values in lines.values()]
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
-    axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
+    axes.plot(steps, decayed, color="grey", linestyle=":", label="decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
     finish_axes(axes, title, "Euclidean distance", steps)
 
 
 def draw_stuck(results: xr.Dataset, axes: Axes) -> None:
-    """Draw the share of seeds that are still on the first plateau."""
-    curves(axes, by_arm(analysis.stuck_over_steps(results)))
+    """Draw the share of seeds on the first plateau; the legend counts those at the end."""
+    lines = {}
+    for arm, own in by_arm(analysis.stuck_over_steps(results)).items():
+        last = own.isel(eval_step=-1)
+        lines[f"{arm}: {int(last.sum()):,} of {int(last.count()):,}"] = own
+    curves(axes, lines)
     axes.set_ylim(-0.02, 1.02)
     level = float(analysis.exit_levels(results)[analysis.LEFT])
     title = f"stuck: loss above {level:.3f}"
@@ -126,9 +133,9 @@ def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
         lines[0].set_label(arm)
     best = float(results["best_loss"].sel(split="train"))
     _draw_best(axes, best)
-    axes.set_ylim(best - 0.05, 1.6)
-    legend = {"loc": "upper right", "ncols": 3, "fontsize": 8}
-    finish_axes(axes, "every seed's training loss", "loss, nat", steps, **legend)
+    last = np.nanmax(results["train_loss"].sel(eval_step=last_step(results)), initial=0)
+    axes.set_ylim(best - 0.05, max(best + HIGHEST, last + 0.05))
+    finish_axes(axes, "every seed's training loss", "loss, nat", steps)
 
 
 # ----- The end of a sweep.

@@ -55,7 +55,7 @@ def conclude(results: xr.Dataset) -> Conclusion:
     name = "valid_loss" if "valid_loss" in results else "loss"
     seeds, step = results.sizes["seed"], last_step(results, name)
     what = "validation loss" if name == "valid_loss" else "training loss"
-    loss = at_end(results[name], results, name).assign_attrs(long_name=what)
+    loss = at_end(results[name], results, name).assign_attrs(long_name=f"{what}, nat")
     at = f"step {step:,}, {seeds} seed{'s' * (seeds != 1)}"
     too_short = f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" * (seeds < FEW_SEEDS)
     if swept(results):
@@ -126,27 +126,32 @@ def final_table(results: xr.Dataset) -> Table:
 
 
 def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """Return a curve of every scalar over steps, per arm and sweep point."""
-    experiment = str(results.attrs["experiment"])
+    """Return curves of every scalar over steps, by arm; of a sweep its losses, by sweep point."""
+    experiment, points = str(results.attrs["experiment"]), swept(results)
+    shown = dict(scalars(results))
+    if points:
+        shown = {name: shown[name] for name in ("loss", "valid_loss") if name in shown} or shown
 
-    def draw(name: str, dimension: str, axes: "Axes") -> None:
-        lines = {
-            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own
-            for at, point in sweep_points(results, swept(results))
-            for arm, own in by_arm(point[name]).items()
-        }
+    def draw(name: str, arm: str | None, axes: "Axes") -> None:
+        lines = by_arm(results[name])
+        if arm is not None:
+            lines = {
+                ", ".join(f"{key} {number_label(value)}" for key, value in at.items()): own
+                for at, own in sweep_points(lines[arm], points)
+            }
         curves(axes, lines)
-        unit = str(results[name].attrs.get("units", ""))
-        finish_axes(axes, name, unit, results[dimension].values)
+        unit = str(results[name].attrs.get("units", "1"))
+        title, label = ", ".join(filter(None, (name, arm))), "" if unit == "1" else unit
+        finish_axes(axes, title, label, results[shown[name]].values)
 
     panels = {
-        name: Panel(
-            f"{name} over steps, per arm: mean over seeds with its 95 % band.",
-            partial(draw, name, dimension),
+        "_".join(filter(None, (name, arm))): Panel(
+            f"{name} over steps: mean over seeds with its 95 % band.", partial(draw, name, arm)
         )
-        for name, dimension in scalars(results)
+        for name in shown
+        for arm in (by_arm(results[name]) if points else [None])
     }
-    return with_overview(panels, experiment, f"{experiment}: every scalar over steps, per arm.")
+    return with_overview(panels, experiment, f"{experiment}: {', '.join(shown)} over steps.")
 
 
 def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.Dataset:

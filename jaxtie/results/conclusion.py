@@ -81,7 +81,7 @@ def _draw_answer(conclusion: Conclusion) -> Figure:
             axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
         axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
         axes.invert_yaxis()
-    figure.suptitle(textwrap.fill(conclusion.lines()[0], 75), x=0.02, ha="left", fontsize=12)
+    figure.suptitle(textwrap.fill(conclusion.lines()[0], 70), x=0.02, ha="left")
     return figure
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import Panel, coloured, curves, finish_axes
+from jaxtie.results.plots import Panel, curves, finish_axes
 from jaxtie.results.tables import arms_of, last_step
 
 GROUPED = ("step", "group")
@@ -96,9 +96,8 @@ def role_panels(results: xr.Dataset) -> dict[str, Panel]:
 
 def _draw(title: str, parts: dict[str, xr.Dataset], axes: Axes) -> None:
     shares = {label: output_share(part) for label, part in parts.items() if is_written(part)}
-    colours = {label: colour for colour, label in coloured(parts)}
-    curves(axes, shares, colours=[colours[label] for label in shares], alpha=0.2, linewidth=1.2)
+    curves(axes, shares, alpha=0.2, linewidth=1.2)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(-0.05, 1.05)
     steps = next(iter(parts.values()))["step"].values
-    finish_axes(axes, title, "share of the output role", steps, fontsize=7, ncols=2)
+    finish_axes(axes, title, "share of the output role", steps)

@@ -5,6 +5,7 @@ Figures are made without pyplot, so a notebook's backend and open figures do not
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from jaxtie.results.statistics import mean_interval, median_interval
 
@@ -26,8 +28,14 @@ COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
 STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
-    "savefig.dpi": 110,
+    "savefig.dpi": 220,
     "font.size": 10,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "figure.titlesize": 11,
+    "legend.fontsize": 9,
+    "legend.handlelength": 1.5,
+    "legend.columnspacing": 1,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -36,8 +44,12 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,
 }
-PANEL_SIZE, PANEL_SIZE_IN_GRID = (5.2, 3.6), (4.4, 3.3)  # inches
-GRID_COLUMNS = 3
+# Inches. Texts of two panels side by side can be read on a phone, 390 pixels wide.
+PANEL_SIZE, PANEL_SIZE_IN_GRID = (5.0, 3.9), (2.9, 2.9)
+GRID_COLUMNS = 2
+SPREAD = 3.0  # largest value over smallest from which on an axis is logarithmic
+MOST_TICKS = 5  # of a logarithmic axis
+LONGEST_TITLE = 28  # letters of a line above a panel
 
 
 class Picture(NamedTuple):
@@ -111,22 +123,23 @@ def draw_sweep(
 ) -> None:
     """Draw an outcome for each label over the sweep: mean over seeds with its 95 % interval.
 
-    `lines`: (swept names, seed). One swept field is the horizontal axis, logarithmic where its
-    values span a factor of ten or more; of several, the points stand side by side.
+    `lines`: (swept names, seed). One swept field is the horizontal axis, see `show_swept`; of
+    several, the points stand side by side.
     """
-    names = [name for name in next(iter(lines.values())).dims if name != "seed"]
+    names = [str(name) for name in next(iter(lines.values())).dims if name != "seed"]
     for colour, (label, values) in zip(itertools.cycle(colours), lines.items()):
         flat = values.stack(point=names).transpose("point", "seed")
         mean, half = mean_interval(flat.values.astype(np.float64), axis=1)
         x = flat[names[0]].values if len(names) == 1 else np.arange(len(mean))
         axes.errorbar(x, mean, half, color=colour, label=label, marker="o", capsize=3)
-        if len(names) > 1:
-            axes.set_xticks(x, [", ".join(f"{v:g}" for v in at) for at in flat["point"].values])
-            axes.tick_params("x", labelrotation=45)
-        elif min(x) > 0 and max(x) >= 10 * min(x):
-            axes.set_xscale("log")
-    axes.set_xlabel(", ".join(map(str, names)).replace("_", " "))
-    axes.legend()
+    show_swept(axes, ", ".join(names), x)
+    if len(names) > 1:
+        points = [", ".join(f"{value:g}" for value in at) for at in flat["point"].values]
+        axes.set_xscale("linear")
+        axes.set_xticks(x, points, rotation=90)
+        axes.legend()
+    else:
+        legend_below(axes)
 
 
 def by_arm(values: xr.DataArray) -> dict[str, xr.DataArray]:
@@ -134,18 +147,46 @@ def by_arm(values: xr.DataArray) -> dict[str, xr.DataArray]:
     return {str(arm): values.sel(arm=arm) for arm in values["arm"].values}
 
 
-def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
+def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray) -> None:
     """Set titles and legend, and format an axis of steps."""
-    axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
+    axes.set(xlabel="step", ylabel=ylabel, xlim=(0, max(steps[-1], 1)))
+    axes.set_title(textwrap.fill(title, LONGEST_TITLE))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.legend(**legend)
+    legend_below(axes)
+
+
+def legend_below(axes: Axes, title: str | None = None) -> None:
+    """Put the legend below the axes and its label, where it hides no line."""
+    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
+    columns = int(PANEL_SIZE_IN_GRID[0] / (0.35 + 0.075 * longest))  # inches
+    below = ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper center",
+        title=title,
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=axes.transAxes + below,
+        borderaxespad=0,
+        ncols=max(1, min(columns, 3)),
+    )
+
+
+def show_swept(axes: Axes, name: str, values: np.ndarray) -> None:
+    """Label an axis of a swept field: a tick per value, logarithmic where these are spread out."""
+    axes.set_xlabel(name.replace("_", " "))
+    finite = np.unique(values[np.isfinite(values)])
+    if len(finite) > 1 and finite[0] > 0 and finite[-1] >= SPREAD * finite[0]:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        finite = finite[np.linspace(0, len(finite) - 1, min(len(finite), MOST_TICKS)).astype(int)]
+        axes.set_xticks(finite, [f"{value:g}" for value in finite])
 
 
 def with_overview(
     panels: Mapping[str, Panel], title: str, overview_caption: str
 ) -> dict[str, Picture]:
     """Make an overview of all panels, and a picture of each panel, by file names."""
-    overview = Picture(overview_caption, partial(_draw_grid, list(panels.values()), title))
+    overview = Picture(overview_caption, partial(draw_grid, list(panels.values()), title))
     alone = {
         name: Picture(panel.caption, partial(_draw_alone, panel), main=False)
         for name, panel in panels.items()
@@ -159,15 +200,17 @@ def _draw_alone(panel: Panel) -> Figure:
     return figure
 
 
-def _draw_grid(panels: list[Panel], title: str) -> Figure:
-    rows = math.ceil(len(panels) / GRID_COLUMNS)
-    width, height = PANEL_SIZE_IN_GRID
-    figure, grid = subplots(rows, GRID_COLUMNS, (width * GRID_COLUMNS, height * rows))
+def draw_grid(panels: Sequence[Panel], title: str, **options: Any) -> Figure:
+    """Draw panels side by side, with options of `subplots`."""
+    columns = min(GRID_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    width, height = PANEL_SIZE_IN_GRID if columns > 1 else PANEL_SIZE
+    figure, grid = subplots(rows, columns, (width * columns, height * rows + 0.3), **options)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
         panel.draw(axes)
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(textwrap.fill(title, 75), parse_math=False)
     return figure
 
 

@@ -40,20 +40,19 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     label = title.removeprefix("validation ")
     curves(axes, by_arm(results[name]))
     if name == "valid_accuracy":
+        label += ", share"
         axes.set_ylim(0, None)
-    if name == "perplexity":
-        axes.set_yscale("log")
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
         lines = [(each, line) for each, line in COUNT_LINES.items() if f"{each}_loss" in results]
         known = [float(results[f"{each}_loss"]) for each, _ in lines]
-        for loss, (_, line) in zip(known, lines):
-            axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
+        for loss, (each, line) in zip(known, lines):
+            label_of = each.replace("_", "-")
+            axes.axhline(loss, color="black", linestyle=line, linewidth=0.8, label=label_of)
         later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
         low, high = _span(later)
         if np.isfinite(low):
             margin = 0.1 * (high - low) + 1e-3
             axes.set_ylim(low - margin, high + margin)
-        title += "".join(f"; {line}: {each.replace('_', '-')}" for each, line in lines)
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
@@ -61,11 +60,12 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
     """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
     lines = {
-        group.label + group.hypothesis: of_pairs(results, arm, table, group) for group in groups
+        group.label.replace("word–", "") + group.hypothesis: of_pairs(results, arm, table, group)
+        for group in groups
     }
     curves(axes, lines, over="pair", colours=_colours_of(groups))
     highest = max(
-        float(results[f"{each}_distance"].mean(("seed", "pair")).max())
+        float(results[f"{each}_distance"].mean("seed").quantile(0.9, "pair").max())
         for each in ("input", "output")
     )
     # one scale for all tables: the paper's, where the curves fit
@@ -77,10 +77,11 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
     curves(axes, by_arm(group.of(results[name]).mean("pair")))
-    title, label = group.label, "swap divergence"
+    name_of = group.label.removeprefix("word–")
+    title, label = f"swaps, {name_of}", "swap divergence"
     if name == "log_odds":
         axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
-        title, label = f"odds of {group.label}", "ln p(word) / p(duplicate), nat"
+        title, label = f"odds, {name_of}", "log-odds, nat"
     else:
         axes.set_yscale("log")
     finish_axes(axes, title, label, results["eval_step"].values)
@@ -102,12 +103,15 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
         panels[file] = Panel(caption, partial(draw, results=results, **arguments))
 
     over = f"by {arms} over the steps of training"
-    for name, label in reversed(measures(results).items()):
-        what = label.removesuffix(", nat")
+    known = measures(results)
+    for name in ("valid_loss", "valid_accuracy"):  # perplexity and bits per byte show the loss
+        if name not in known:
+            continue
+        what = known[name].removesuffix(", nat")
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
         add(name.removeprefix("valid_"), caption, draw_measure, name=name)
     of = " and of ".join(group.label for group in groups)
-    for arm, label, table in embeddings_of(results):
+    for arm, label, table in embeddings_of(results) if len(groups) > 1 else []:
         caption = (
             f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
             " interval over pairs"
@@ -115,12 +119,12 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
         own = {"arm": arm, "table": table, "title": f"{label} embedding"}
         add(f"distances_{label.replace(' ', '_')}", caption, draw_pairs, **own)
     for group in groups if PREDICTED[0] in results else []:
-        file = group.kind if group.kind == "random" else f"{group.kind}_{group.probability:g}"
         if group.kind == "duplicate":
+            file = f"duplicate_{group.probability:g}"
             caption = f"Log-odds of {group.label} {over}; dashed: the true ones; mean over pairs"
             add(f"odds_{file}", caption, draw_predicted, group=group, name="log_odds")
-        caption = f"Swap divergence of {group.label} {over}; mean over pairs"
-        add(f"swaps_{file}", caption, draw_predicted, group=group, name="swap_divergence")
+            caption = f"Swap divergence of {group.label} {over}; mean over pairs"
+            add(f"swaps_{file}", caption, draw_predicted, group=group, name="swap_divergence")
     return panels
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from jaxtie.config import point_and_seed
+
 if TYPE_CHECKING:
     from jaxtie.training.task import Chunk
 
@@ -30,6 +32,7 @@ class Progress:
       members: number of members.
       before: updates in earlier sessions, summed over members.
       best_losses: the best reachable losses, if known, nats; shown next to the current one.
+      points: names of the sweep points, if several; the best and the worst are shown.
       quiet: show nothing.
 
     Attributes:
@@ -45,6 +48,7 @@ class Progress:
         members: int,
         before: int,
         best_losses: Sequence[float] = (),
+        points: Sequence[str] = (),
         *,
         quiet: bool,
     ):
@@ -53,7 +57,9 @@ class Progress:
         ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
         self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
         self.quiet, self.live = quiet, sys.stderr.isatty()
-        self._loss, self._shown = np.nan, -np.inf
+        self.points, self._shown = points, -np.inf
+        self._losses: dict[int, float] = {}  # by member, at its latest record
+        self._loss = ""
         self._first: tuple[float, int, int] | None = None
 
     def __enter__(self) -> Self:
@@ -77,7 +83,7 @@ class Progress:
         self.tokens += chunk.tokens
         self.evaluating += chunk.evaluating
         if (loss := (chunk.records or {}).get("loss")) is not None:
-            self._loss = np.nanmedian(loss[-1]) if np.isfinite(loss[-1]).any() else np.nan
+            self._loss = self._describe(chunk.numbers, np.atleast_1d(loss[-1]))
         now, at, total = time.monotonic(), self.before + self.updates, self.steps * self.members
         if self._first is None:  # the rate is that of training alone, without compilation
             self._first = now, at, self.tokens
@@ -90,8 +96,24 @@ class Progress:
         if self.tokens:
             speed = f"{(self.tokens - first_tokens) / (now - began):,.0f} tokens/s"
         left = f"{duration((total - at) / rate)} left"
-        shown = f"batch loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
-        self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {shown}")
+        self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {self._loss}")
+
+    def _describe(self, numbers: np.ndarray, losses: np.ndarray) -> str:
+        """Return the median loss of members; of text after the one before, of a sweep both ends."""
+        before = self._losses.get(int(numbers[0]), np.nan)
+        self._losses |= dict(zip(numbers.tolist(), losses.tolist()))
+        if not np.isfinite(losses).any():
+            return ""
+        if len(self.points) < 2:
+            since = f"{before:.3f} → " if self.tokens and np.isfinite(before) else ""
+            return f"batch loss {since}{np.nanmedian(losses):.3f}{self.best}"
+        by_point: dict[str, list[float]] = {}
+        for number, loss in self._losses.items():
+            if np.isfinite(loss):
+                by_point.setdefault(self.points[point_and_seed(number)[0]], []).append(loss)
+        medians = sorted((float(np.median(own)), name) for name, own in by_point.items())
+        ends = [f"{loss:.3f} at {name}" for loss, name in (medians[0], medians[-1])]
+        return f"batch loss {' to '.join(dict.fromkeys(ends))}{self.best}"
 
     def add_times(self, times: dict[str, Any], compiling: float, training: float) -> None:
         """Add the times of this session to those of earlier ones, as `config.json` has them.

@@ -42,7 +42,8 @@ def test_there_is_an_overview_and_a_picture_of_each_panel(count):
     overview, titles = pictures["overview"].draw(), [f"always {i}" for i in range(count)]
     assert [axes.get_title() for axes in overview.axes if axes.axison] == titles
     assert overview.get_suptitle() == "all $ of them"
-    np.testing.assert_allclose(overview.get_size_inches(), [13.2, 3.3 * -(-count // 3)])
+    width, height = (5.0, 3.9) if count == 1 else (5.8, 2.9 * -(-count // 2))
+    np.testing.assert_allclose(overview.get_size_inches(), [width, height + 0.3])
     alone = [pictures[name].draw().axes for name in panels]  # each is bound to its own panel
     assert [axes.get_title() for (axes,) in alone] == titles
 

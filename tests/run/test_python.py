@@ -106,4 +106,7 @@ def test_the_quickstart_notebook_runs():
     for cell in cells:
         exec("".join(cell["source"]), names)
     assert names["again"]["loss"].equals(names["results"]["loss"])
-    assert names["swept"].sizes["weight_decay"] == 3
+    gap = names["conclusion"].sentences[0]
+    assert gap.startswith("Tying costs loss: tied − untied = ")
+    printed = "".join("".join(each.get("text", "")) for cell in cells for each in cell["outputs"])
+    assert gap.split(": ")[0] in printed and "tied − untied" in printed
