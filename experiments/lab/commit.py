@@ -34,7 +34,8 @@ from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import draw_shares
+from jaxtie.results.gradient_by_role import role_panels
+from jaxtie.results.plots import draw_grid
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
@@ -172,7 +173,8 @@ def draw_figures(experiments: Path) -> list[Path]:
     runs = Committed(experiments / "data")
     drawn = never_targets.draw_targets_only(runs, experiments)
     if "gradient-roles" in runs:
-        draw = partial(draw_shares, runs["gradient-roles"])
+        panels = [*role_panels(runs["gradient-roles"]).values()]
+        draw = partial(draw_grid, panels, "Share of the output role", sharey=True)
         drawn.append(never_targets.draw_for_document(draw, experiments / "gradient_roles.png"))
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))
