@@ -1,6 +1,8 @@
 """`tying_at_scale.py`, the untied model, which has its own learning rate.
 
 jaxtie run tying_at_scale_untied --text packages/
+
+Found: this rate is too high here, see there.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment

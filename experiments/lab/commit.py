@@ -24,6 +24,7 @@ import never_targets
 import pandas as pd
 import xarray as xr
 from condense import condense, join_seeds, write_committed
+from matplotlib.figure import Figure
 from models import models_table
 from pages import MODELS, PRICES, answer_table, equal_sizes_table, result_pages
 from tying_gap import draw_gaps
@@ -35,7 +36,7 @@ from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import role_panels
-from jaxtie.results.plots import draw_grid
+from jaxtie.results.plots import subplots
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
@@ -168,13 +169,20 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
     return MARKED.sub(write, text)
 
 
+def draw_roles(results: xr.Dataset) -> Figure:
+    """Draw the output role's share of every tied arm, and of the groups of the first one."""
+    figure, grid = subplots(2, 1, (5.8, 8.5))
+    for axes, panel in zip(grid.flat, role_panels(results).values(), strict=True):
+        panel.draw(axes)
+    return figure
+
+
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
     runs = Committed(experiments / "data")
     drawn = never_targets.draw_targets_only(runs, experiments)
     if "gradient-roles" in runs:
-        panels = [*role_panels(runs["gradient-roles"]).values()]
-        draw = partial(draw_grid, panels, "Share of the output role", sharey=True)
+        draw = partial(draw_roles, runs["gradient-roles"])
         drawn.append(never_targets.draw_for_document(draw, experiments / "gradient_roles.png"))
     if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
         draw = partial(draw_gaps, pd.read_csv(gaps))

@@ -4,6 +4,7 @@ python experiments/lab/norm_conflict.py
 """
 
 import itertools
+import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -202,10 +203,11 @@ def draw_norms(results: xr.Dataset) -> Figure:
 
 def draw_shares(runs: Runs) -> Figure:
     """Draw the share of stuck seeds with p(X) = 0.1 that the claims of both roles compare."""
-    figure, ((axes,),) = subplots(1, 1, (5.8, 2.6))
-    draw_share_of_each(axes, [(label, arm, runs[MAIN]) for label, arm in SUMMARY.items()])
-    axes.set(xlabel="share of seeds stuck at step 150,000, exact 95 % interval", xlim=(0, 0.5))
-    figure.suptitle("Held short as an input, the mask's row no longer gets tied seeds stuck")
+    figure, ((axes,),) = subplots(1, 1, (5.8, 3.6))
+    rows = [(textwrap.fill(label, 30), arm, runs[MAIN]) for label, arm in SUMMARY.items()]
+    draw_share_of_each(axes, rows)
+    axes.set(xlabel=f"share stuck at step {last_step(runs[MAIN]):,}, 95 %", xlim=(0, 0.6))
+    figure.suptitle("Held short as an input, the mask's row hardly gets tied seeds stuck")
     return figure
 
 
