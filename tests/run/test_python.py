@@ -90,7 +90,7 @@ def test_an_experiment_is_run_by_its_name_with_changes(monkeypatch):
         sweep={"eps": (0, 1e-8)},
     )
     assert trained == [dataclasses.replace(expected, claim=trained[0].claim)]
-    with pytest.raises(jaxtie.UserError, match=r"did you mean transformer_small\?"):
+    with pytest.raises(jaxtie.UserError, match="did you mean transformer_small"):
         jaxtie.run("transformer_smal")
     with pytest.raises(jaxtie.UserError, match=r"sedes: no number .* did you mean seeds\?"):
         jaxtie.run("transformer_small", sedes=8)
