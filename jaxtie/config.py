@@ -549,7 +549,8 @@ class TaskConfig:
             )
         for name in ("steps", "eval_every"):
             value = getattr(self, name)
-            check(value % self.record_every == 0, f"{name} = {value}: {multiple}")
+            shown = f"{name} = {value}: {multiple}, or another --record-every"
+            check(value % self.record_every == 0, shown)
             check(value < 2**31, f"{name} = {value}: expected fewer than 2147483648")
 
     @property

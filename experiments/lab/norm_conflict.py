@@ -207,7 +207,7 @@ def draw_shares(runs: Runs) -> Figure:
     rows = [(textwrap.fill(label, 30), arm, runs[MAIN]) for label, arm in SUMMARY.items()]
     draw_share_of_each(axes, rows)
     axes.set(xlabel=f"share stuck at step {last_step(runs[MAIN]):,}, 95 %", xlim=(0, 0.6))
-    figure.suptitle("Held short as an input, the mask's row hardly gets tied seeds stuck")
+    figure.suptitle("Tied seeds learn if the mask's input row is held short")
     return figure
 
 

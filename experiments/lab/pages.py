@@ -214,7 +214,7 @@ def answer_table(runs: Runs, losses: pd.DataFrame, names: Sequence[str]) -> Tabl
         " seeds still guess the bit at the last step; without them seeds are selected by outcome."
         " Books: decoders of one layer; equal operations are reached by fewer steps."
     )
-    others = ("equal parameters and operations", "at equal width")
+    others = ("equal parameters and operations", "note, at equal width")
     return Table("What tying costs", (*header, *others), rows, note)
 
 

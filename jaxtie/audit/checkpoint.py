@@ -327,8 +327,8 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
             link_target(item, path)
     check(
         item.name != "members" or not (item.parent / "config").is_dir(),
-        f"{given}: is a run of jaxtie, with a model for each seed of each arm, whose name says"
-        " whether it is tied; jaxtie.load(RUN) has their input_table and output_table",
+        f"{given}: is a run of jaxtie, with a model for each seed; audit reads one checkpoint."
+        " jaxtie.load(RUN) has the input_table and output_table of every seed",
     )
     configs = filter(None, map(find_configuration, (item, *item.parents[:2])))
     configuration = read_configuration(next(configs, None))

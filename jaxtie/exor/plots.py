@@ -1,5 +1,7 @@
 """Figures of EXor results with captions. Imports no jax."""
 
+import textwrap
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -15,14 +17,15 @@ from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import (
     FAILS,
     HOLDS,
+    LONGEST_TITLE,
     Panel,
     Picture,
     by_arm,
     coloured,
     curves,
+    draw_grid,
     draw_sweep,
     finish_axes,
-    subplots,
     with_overview,
 )
 from jaxtie.results.tables import arms_of, at_end, embeddings_of, last_step, sweep_points, swept
@@ -143,14 +146,17 @@ def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
 
 def draw_final_distances(results: xr.Dataset) -> Figure:
     """Draw the final distances of the pairs over the sweep, a panel per embedding."""
-    tables = embeddings_of(results)
-    figure, (row,) = subplots(1, len(tables), (4.6 * len(tables), 3.9), sharey=True)
-    for axes, (arm, label, table) in zip(row, tables, strict=True):
+    panels = []
+    for arm, label, table in embeddings_of(results):
         ends = {
             pair.replace("-", "–"): at_end(distance(results, table, pair), results).sel(arm=arm)
             for pair in live_pairs(results)
         }
-        draw_sweep(axes, ends, colours=(FAILS, HOLDS))
-        axes.set(title=f"{label} embedding", ylabel="Euclidean distance", ylim=(0, None))
-    figure.suptitle(f"{_title(results)}, step {last_step(results):,}", parse_math=False)
-    return figure
+        panels.append(Panel("", partial(_draw_ends, f"{label} embedding", ends)))
+    title = f"{_title(results)}, step {last_step(results):,}"
+    return draw_grid(panels, title, sharey=True)
+
+
+def _draw_ends(title: str, ends: Mapping[str, xr.DataArray], axes: Axes) -> None:
+    draw_sweep(axes, ends, colours=(FAILS, HOLDS))
+    axes.set(title=textwrap.fill(title, LONGEST_TITLE), ylabel="Euclidean distance", ylim=(0, None))

@@ -132,6 +132,8 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
     if points:
         shown = {name: shown[name] for name in ("loss", "valid_loss") if name in shown} or shown
 
+    band = "" if points else " with its 95 % band"
+
     def draw(name: str, arm: str | None, axes: "Axes") -> None:
         lines = by_arm(results[name])
         if arm is not None:
@@ -139,19 +141,21 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
                 ", ".join(f"{key} {number_label(value)}" for key, value in at.items()): own
                 for at, own in sweep_points(lines[arm], points)
             }
-        curves(axes, lines)
+        curves(axes, lines, alpha=0 if points else 0.25)  # bands of many points hide each other
         unit = str(results[name].attrs.get("units", "1"))
-        title, label = ", ".join(filter(None, (name, arm))), "" if unit == "1" else unit
+        meaning = str(results[name].attrs.get("long_name", name))
+        title, label = ", ".join(filter(None, (meaning, arm))), "" if unit == "1" else unit
         finish_axes(axes, title, label, results[shown[name]].values)
 
     panels = {
         "_".join(filter(None, (name, arm))): Panel(
-            f"{name} over steps: mean over seeds with its 95 % band.", partial(draw, name, arm)
+            f"{name} over steps: mean over seeds{band}", partial(draw, name, arm)
         )
         for name in shown
         for arm in (by_arm(results[name]) if points else [None])
     }
-    return with_overview(panels, experiment, f"{experiment}: {', '.join(shown)} over steps.")
+    title = f"{experiment}: {results.sizes['seed']:,} seeds"
+    return with_overview(panels, title, f"{', '.join(shown)} over steps: mean over seeds{band}")
 
 
 def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.Dataset:

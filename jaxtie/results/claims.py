@@ -55,8 +55,9 @@ class Estimate(NamedTuple):
     def found(self) -> str:
         """The numbers without the label."""
         low, middle, high = map(self._shown, (self.low, self.middle, self.high))
-        seeds = "" if self.seeds is None else f", {self.seeds:,} seeds"
-        return f"{middle} [{low}, {high}]{seeds}"
+        seeds = "" if self.seeds is None else f", {self.seeds:,} seed{'s' * (self.seeds != 1)}"
+        ends = "(no interval)" if low == high == "–" else f"[{low}, {high}]"
+        return f"{middle} {ends}{seeds}"
 
     def _shown(self, value: float) -> str:
         if math.isnan(value):

@@ -172,9 +172,16 @@ def legend_below(axes: Axes, title: str | None = None) -> None:
 
 
 def show_swept(axes: Axes, name: str, values: np.ndarray) -> None:
-    """Label an axis of a swept field: a tick per value, logarithmic where these are spread out."""
+    """Label an axis of a swept field: a tick per value, logarithmic where these are spread out.
+
+    With 0 among the values the axis is linear up to the smallest other one.
+    """
     axes.set_xlabel(name.replace("_", " "))
     finite = np.unique(values[np.isfinite(values)])
+    if len(finite) > 2 and finite[0] == 0 and finite[-1] >= SPREAD * finite[1]:
+        axes.set_xscale("symlog", linthresh=finite[1])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(finite, [f"{value:g}" for value in finite])
     if len(finite) > 1 and finite[0] > 0 and finite[-1] >= SPREAD * finite[0]:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -210,7 +217,7 @@ def draw_grid(panels: Sequence[Panel], title: str, **options: Any) -> Figure:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
         panel.draw(axes)
-    figure.suptitle(textwrap.fill(title, 75), parse_math=False)
+    figure.suptitle(textwrap.fill(title, 60), parse_math=False)
     return figure
 
 

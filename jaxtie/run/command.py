@@ -418,6 +418,8 @@ def _verdict_lines(
     judged = [each for each in verdicts if "found" in each]
     for each in judged[:CLAIMS]:
         yield "- {verdict}: {claim} {found}, holds if {holds_if}".format_map(each)
+    if len(judged) > CLAIMS:
+        yield f"- and {len(judged) - CLAIMS} more"
     for needs, count in Counter(each["needs"] for each in verdicts if "needs" in each).items():
         yield f"- no data yet: {count} claim{'s' * (count > 1)} about {needs}"
 
