@@ -126,11 +126,12 @@ def final_table(results: xr.Dataset) -> Table:
 
 
 def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """Return curves of every scalar over steps, by arm; of a sweep its losses, by sweep point."""
+    """Return curves of every scalar over steps, by arm; of a sweep its loss, by sweep point."""
     experiment, points = str(results.attrs["experiment"]), swept(results)
     shown = dict(scalars(results))
     if points:
-        shown = {name: shown[name] for name in ("loss", "valid_loss") if name in shown} or shown
+        loss = next((name for name in ("valid_loss", "loss") if name in shown), None)
+        shown = {loss: shown[loss]} if loss else shown
 
     band = "" if points else " with its 95 % band"
 
@@ -141,7 +142,7 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
                 ", ".join(f"{key} {number_label(value)}" for key, value in at.items()): own
                 for at, own in sweep_points(lines[arm], points)
             }
-        curves(axes, lines, alpha=0 if points else 0.25)  # bands of many points hide each other
+        curves(axes, lines, with_band=not points)
         unit = str(results[name].attrs.get("units", "1"))
         meaning = str(results[name].attrs.get("long_name", name))
         title, label = ", ".join(filter(None, (meaning, arm))), "" if unit == "1" else unit

@@ -92,6 +92,7 @@ def curves(
     *,
     over: str = "seed",
     by_median: bool = False,
+    with_band: bool = True,
     colours: Sequence[str] = COLOURS,
     alpha: float = 0.25,
     **style: Any,
@@ -99,6 +100,7 @@ def curves(
     """Draw a curve for each label: mean over seeds, or pairs, with its 95 % band over the steps.
 
     Steps that no seed has reached are left out. Where colours repeat, curves are dotted.
+    `with_band`: bands of many curves hide each other, so some are drawn without.
     `by_median`: draw the median, and its interval by ranks if there are seeds enough.
     """
     for i, (label, values) in enumerate(lines.items()):
@@ -114,7 +116,7 @@ def curves(
             middle, band = np.median(data, axis=0), [*np.sort(data, axis=0)[ends]]
         colour, linestyle = colours[i % len(colours)], "-" if i < len(colours) else ":"
         axes.plot(steps, middle, label=label, **{"color": colour, "linestyle": linestyle} | style)
-        if band:
+        if band and with_band:
             axes.fill_between(steps, *band, color=colour, alpha=alpha, linewidth=0)
 
 

@@ -139,7 +139,7 @@ def test_figure_of_a_sweep():
     assert {*pictures} > {"overview", "distances"}
     courses = pictures["overview"].draw()
     titles = {axes.get_title().partition(",")[0] for axes in courses.axes if axes.axison}
-    assert titles == {"loss", "valid_loss"}
+    assert titles == {"valid_loss"}
     assert all(len(axes.lines) == 3 for axes in courses.axes if axes.axison)
     figure = (picture := pictures["distances"]).draw()
     columns = ("tied", "untied+bias input", "untied+bias output")
