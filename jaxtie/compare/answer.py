@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +171,7 @@ class Comparison:
             else:
                 axes.plot([name] * len(own.ends), own.ends, label=name, linestyle="", **style)
         axes.set(xlabel=self.axis, ylabel=f"{self.arms[0].logs.column}, {self.unit}")
-        axes.set_title(self.lines[1], fontsize=9)
+        axes.set_title("\n".join(textwrap.wrap(self.lines[0], 80)), fontsize=9, parse_math=False)
         axes.legend()
         return figure
 
