@@ -488,7 +488,7 @@ def judge(folder: Path) -> None:
 
 
 def condense(folder: Path) -> None:
-    """Write what is judged of some types, without values, for a test that needs no transformers."""
+    """Write the judged facts of some types, without values, for a test without transformers."""
     lines = []
     for path in sorted(folder.glob("v*/*/")):
         place = Place(path)
@@ -524,7 +524,7 @@ def condensed(place: Place, name: str) -> dict[str, Any]:
 
 
 def small_config(level: dict[str, Any]) -> dict[str, Any]:
-    """Return what a configuration says about tying, kinds and sizes of vocabularies."""
+    """Return the fields of a configuration on tying, model types and vocabulary sizes."""
     kept = {key: one for key, one in level.items() if re.search(r"tie_|vocab|share|scale_d", key)}
     kept |= {key: level[key] for key in ("model_type", "architectures") if key in level}
     inner = {key: small_config(one) for key, one in level.items() if isinstance(one, dict)}

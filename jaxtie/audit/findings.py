@@ -68,7 +68,7 @@ class Facts:
 
     @property
     def says(self) -> str:
-        """What is said about tying, to end a sentence: `, and config.json says tied`."""
+        """Return the end of a sentence on tying: `, and config.json says tied`."""
         if self.claim is None:
             return "; no flag says anything"
         return f", and {self.configuration.claimant} {'tied' if self.claim else 'untied'}"

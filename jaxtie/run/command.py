@@ -409,7 +409,7 @@ def _about_claims(folder: RunFolder, declared: TaskConfig) -> str:
 def _verdict_lines(
     folder: RunFolder, declared: TaskConfig, verdicts: Sequence[dict[str, str]]
 ) -> Iterator[str]:
-    """Yield how many claims hold, the first verdicts, and what the others need."""
+    """Yield the counts of verdicts, the first verdicts, and the data that are missing."""
     if not verdicts:
         return
     counted = Counter(each["verdict"] for each in verdicts)
