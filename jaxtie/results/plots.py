@@ -47,9 +47,10 @@ STYLE: dict[Any, Any] = {
 # Inches. Texts of two panels side by side can be read on a phone, 390 pixels wide.
 PANEL_SIZE, PANEL_SIZE_IN_GRID = (5.0, 3.9), (2.9, 2.9)
 GRID_COLUMNS = 2
+LEGEND_LINE = 0.2  # inches
 SPREAD = 3.0  # largest value over smallest from which on an axis is logarithmic
 MOST_TICKS = 5  # of a logarithmic axis
-LONGEST_TITLE = 28  # letters of a line above a panel
+LONGEST_TITLE, LONGEST_LABEL = 28, 34  # letters of a line above a panel, and in its legend
 
 
 class Picture(NamedTuple):
@@ -160,17 +161,36 @@ def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray) -> None:
 
 def legend_below(axes: Axes, title: str | None = None) -> None:
     """Put the legend below the axes and its label, where it hides no line."""
-    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
-    columns = int(PANEL_SIZE_IN_GRID[0] / (0.35 + 0.075 * longest))  # inches
+    handles, labels = axes.get_legend_handles_labels()
     below = ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
     axes.legend(
+        handles,
+        [textwrap.fill(label, LONGEST_LABEL) for label in labels],
         loc="upper center",
         title=title,
         bbox_to_anchor=(0.5, 0),
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
-        ncols=max(1, min(columns, 3)),
+        ncols=_legend_columns(axes),
     )
+
+
+def _legend_columns(axes: Axes) -> int:
+    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
+    longest = min(longest, LONGEST_LABEL)
+    return max(1, min(int(PANEL_SIZE_IN_GRID[0] / (0.35 + 0.075 * longest)), 3))  # inches
+
+
+def _make_room(figure: Figure, grid: np.ndarray) -> None:
+    """Make a figure higher, by the legends of more than two lines in each row of its axes."""
+    for row in grid:
+        lines = [0]
+        for axes in row:
+            labels = axes.get_legend_handles_labels()[1]
+            count = sum(math.ceil(len(label) / LONGEST_LABEL) for label in labels)
+            lines.append(math.ceil(count / _legend_columns(axes)))
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + LEGEND_LINE * max(max(lines) - 2, 0))
 
 
 def show_swept(axes: Axes, name: str, values: np.ndarray) -> None:
@@ -206,6 +226,7 @@ def with_overview(
 def _draw_alone(panel: Panel) -> Figure:
     figure, grid = subplots(1, 1, PANEL_SIZE)
     panel.draw(grid[0, 0])
+    _make_room(figure, grid)
     return figure
 
 
@@ -219,6 +240,7 @@ def draw_grid(panels: Sequence[Panel], title: str, **options: Any) -> Figure:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
         panel.draw(axes)
+    _make_room(figure, grid)
     figure.suptitle(textwrap.fill(title, 60), parse_math=False)
     return figure
 
