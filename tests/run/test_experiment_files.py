@@ -142,7 +142,8 @@ def test_experiments_are_those_of_the_protocol():
         price_of_tying duplicates_causal duplicates_masked gradient_roles_text hypothesis_known
         hypothesis_classes plateau_or_gap tying_gap_on_text norm_conflict_causal
         norm_conflict_masked tying_at_scale tying_at_scale_untied tying_at_scale_deeper
-        tying_at_scale_operations tying_at_scale_between tying_at_scale_card""".split()
+        tying_at_scale_operations tying_at_scale_between tying_at_scale_card
+        tying_at_scale_rates""".split()
     others += [name for name in FILES if name.startswith("never_targets")]  # test_never_targets.py
     assert FILES.keys() == {*PROTOCOL, *VARIANTS, *others}
     seeds = {"transformer_medium": range(8), "mixer_medium": range(8), "lstm_medium": range(5)}
