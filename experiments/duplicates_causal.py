@@ -1,5 +1,4 @@
-"""A small causal model of text in which words have duplicates for which the distributional
-hypothesis holds, or fails.
+"""Do a word and its duplicate draw together in a small causal model, as the hypothesis says?
 
 Of the 100 most frequent words every second one has a duplicate that is as likely as the word
 (probability 0.5, as published), the others one that is nine times less likely (0.1). Both are

@@ -1,5 +1,4 @@
-"""The main experiment, tied, with every update split by role: which role writes the one table, and
-whose table is it then?
+"""Which role writes a tied table on EXor, and whose is it then? Every update is split by role.
 
 Claims: the tied table ends nearer to the untied output table (Press and Wolf 2017), for the output
 role writes most of it early in training, and less so if the input role's gradient is scaled up

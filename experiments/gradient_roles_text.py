@@ -1,5 +1,4 @@
-"""A small causal model of text, tied, with every update split by role: which role writes the one
-table, and whose is it then?
+"""Which role writes a tied table on causal text, and whose is it then? Updates are split by role.
 
 Claims: as on EXor (`gradient_roles.py`): the tied table ends nearer to the untied output table
 (Press and Wolf 2017), for the output role writes most of it early in training, and less so if the

@@ -1,5 +1,4 @@
-"""How the remedies for the high initial loss of a tied model train: from the same start, on the
-same batches of real text.
+"""How do remedies for a tied model's high initial loss train, from one start and on the same text?
 
 Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
 converges slowest, the others alike; all end about the same.

@@ -1,4 +1,4 @@
-"""A blind test: what is planted in sources that nobody looked at, is it told, and is nothing else?
+"""Are duplicates that were added to an unseen text found, and nothing else? A blind test.
 
 Claim: of each class at least 90 % is told at the strongest strength, with at most 5 % of neighbours
 taken for one; both kinds of duplicates have an AUC of at least 0.95 against neighbours; of their 95

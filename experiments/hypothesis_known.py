@@ -1,5 +1,4 @@
-"""What one table costs on texts whose equivalences are known: duplicates, skewed duplicates,
-allomorphs, antonyms.
+"""What does tying cost on texts with known equivalences: duplicates, allomorphs, antonyms?
 
 Claim: the price of one table that two untied models predict, G, ranks data sets as their measured
 costs do, and a rule on it regrets less than any other rule does.

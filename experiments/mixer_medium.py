@@ -1,4 +1,6 @@
-"""The main experiment with an MLP-Mixer of two layers and width 32.
+"""Does tying cost an MLP-Mixer anything on EXor? Two layers, width 32.
+
+The main experiment with another model.
 
 Claim: what the small mixer shows is no effect of its size.
 Found: X and Y are held apart where it holds them apart, but no pair is drawn together. No

@@ -1,4 +1,4 @@
-"""Causal text with and without the tokens that are never a target in the softmax.
+"""Does the tying gap on causal text depend on tokens that are never a target?
 
 [PAD], [MASK] and the start token [CLS] are never a target by structure. With `targets-only` they
 leave the softmax, tied and untied. Nothing is claimed: what is of interest is the tying gap with

@@ -1,4 +1,6 @@
-"""`never_targets.py` where the label tells how zeros are spelled.
+"""Do symbols that are never a target make tying costly where the label says how zeros are written?
+
+The process is that of `output_bias_control.py`.
 
 Stuck means the second plateau there, see `jaxtie/exor/analysis.py`.
 

@@ -1,4 +1,4 @@
-"""The main experiment with Adam's eps as PyTorch has it by default, 1e-8: published is 1e-12.
+"""Does the main experiment change with PyTorch's own eps of Adam, 1e-8? The published one is 1e-12.
 
     jaxtie run never_targets_eps
 

@@ -1,4 +1,6 @@
-"""`never_targets.py` with p(X) = 0.5: the hypothesis holds for both pairs, but not for E and D.
+"""Do symbols that are never a target make tying costly where X and Y are equally likely?
+
+`never_targets.py` with p(X) = 0.5: the hypothesis holds for both pairs, but not for E and D.
 
     jaxtie run never_targets_half
 

@@ -1,4 +1,6 @@
-"""`never_targets_rows.py` with p(X) = 0.5.
+"""Which rows that are never a target make tying costly where X and Y are equally likely?
+
+`never_targets_rows.py` with p(X) = 0.5.
 
     jaxtie run never_targets_half_rows
 

@@ -1,4 +1,4 @@
-"""Masked text with and without the tokens that are never a target in the softmax.
+"""Does the tying gap on masked text depend on tokens that are never a target?
 
 [PAD] and [MASK] are never a target by structure. With `targets-only` they leave the softmax, tied
 and untied. Nothing is claimed: what is of interest is the tying gap with and without, at the end

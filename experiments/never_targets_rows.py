@@ -1,4 +1,6 @@
-"""`never_targets.py`, row by row: some output rows are untied, or some alone are tied.
+"""Which rows that are never a target make tying costly? Some alone are untied, or some alone tied.
+
+`never_targets.py`, row by row.
 
     jaxtie run never_targets_rows
 

@@ -1,4 +1,4 @@
-"""How a tied model begins by predicting the mask, which is its own input: the first 10,000 steps.
+"""Does a tied model begin by predicting what it reads, the mask? The first 10,000 steps.
 
     jaxtie run never_targets_start
 

@@ -1,4 +1,6 @@
-"""`never_targets.py` where the hypothesis holds for A and B, the only pair that is drawn.
+"""Do symbols that are never a target make tying costly where the hypothesis holds for A and B?
+
+`never_targets.py`, A and B being the only pair that is drawn.
 
     jaxtie run never_targets_ydh
 

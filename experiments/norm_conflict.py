@@ -1,4 +1,6 @@
-"""`norm_conflict_half.py` in the main process, where X and Y differ in probability: a replication.
+"""Why do tied seeds get stuck where X and Y differ in probability? A replication.
+
+`norm_conflict_half.py` in the main process.
 
     jaxtie run norm_conflict
 

@@ -1,4 +1,6 @@
-"""`norm_conflict_half.py`, controls: long rows, one path only, frozen directions, other gains.
+"""Is it the row's length that traps? Long rows, one path only, frozen directions, other gains.
+
+Controls of `norm_conflict_half.py`.
 
     jaxtie run norm_conflict_half_controls
 

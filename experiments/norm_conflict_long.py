@@ -1,4 +1,4 @@
-"""`norm_conflict_half.py` to step 290,000: are stuck seeds slow, or trapped?
+"""Are stuck seeds slow, or trapped? Those of `norm_conflict_half.py` to step 290,000.
 
     jaxtie run norm_conflict_long
 

@@ -1,4 +1,4 @@
-"""`norm_conflict_half.py` with the mixer, whose norms stand before its branches.
+"""Does a long row trap a mixer, too, whose norms stand before its branches?
 
     jaxtie run norm_conflict_mixer
 

@@ -1,4 +1,6 @@
-"""`norm_conflict_half.py` without weight decay: does decay free untied seeds, by a short row?
+"""Does weight decay free untied seeds, by a short row? Trained without it.
+
+`norm_conflict_half.py` without weight decay.
 
     jaxtie run norm_conflict_no_decay
 

@@ -1,5 +1,4 @@
-"""The main experiment with and without an output bias: what tying costs, and whether a bias repairs
-it.
+"""Does an output bias repair what tying costs in the main experiment?
 
 Claim, before the run: X and Y are semantically equivalent, and ln 9 apart in every context. An
 output bias can carry a constant, so a tied model with a bias need not hold their rows apart: tying

@@ -1,4 +1,4 @@
-"""`output_bias.py` where a bias should not suffice: the control.
+"""Does an output bias help where it should not suffice? The control of `output_bias.py`.
 
 Zeros are X or Y, 0.1 : 0.9, in strings of even parity, and 0.9 : 0.1 in odd ones. X and Y are
 semantically equivalent: a zero is a zero, and the label is always there to tell which way it is

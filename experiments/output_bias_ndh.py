@@ -1,4 +1,4 @@
-"""`output_bias.py` where the hypothesis fails for the only pair: A and B, 0.1 : 0.9.
+"""Does an output bias help where the hypothesis fails for the only pair, A and B, 0.1 : 0.9?
 
 Found: Where the hypothesis fails for the only pair, tying costs, and an output bias takes half of
 it off.

@@ -1,4 +1,4 @@
-"""`output_bias.py` where the hypothesis holds for the only pair: A and B, 0.5 : 0.5.
+"""Does tying cost anything where the hypothesis holds for the only pair, A and B, 0.5 : 0.5?
 
 Found: Where the hypothesis holds for the only pair, tying costs less than in the main process, if
 not nothing.

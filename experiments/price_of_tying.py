@@ -1,5 +1,4 @@
-"""What one table costs on text, against the width of the model: without an output bias, with one,
-untied halfway.
+"""Does the tying gap on text depend on the width: without an output bias, with one, untied halfway?
 
 Claim: the price of one table falls with the width; an output bias takes part of it off.
 

@@ -1,5 +1,4 @@
-"""The main experiment, tied, with the gradient of one role of the table taken out: which role holds
-X and Y apart?
+"""Which role holds X and Y apart in a tied table? The gradient of one role is taken out.
 
 Claim: the output role. The table is one, and so are its values in both roles; what differs is which
 of its two gradients trains it. Without the output role's, only the input role moves the table.

@@ -1,5 +1,4 @@
-"""The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y,
-to 0.01.
+"""Does tying cost more, the further the hypothesis fails? p(X) from 0.5, where it holds, to 0.01.
 
 Claim: tied, X and Y are held apart by as much as ln(p(Y)/p(X)), their log-odds, and the loss that
 costs grows with it; untied they meet in the input embedding whatever the odds.

@@ -1,5 +1,4 @@
-"""A small causal language model of any text: perplexity tied, untied and untied midway, at equal
-tokens.
+"""Does a small tied causal model of your text match an untied one at equal tokens?
 
 Claim: tied, fewer parameters give the same or a lower perplexity; untying midway changes next to
 nothing.

@@ -1,5 +1,4 @@
-"""The paper's second experiment: a masked language model of any text, in which frequent words have
-a duplicate.
+"""Do frequent words and their duplicates draw together? The paper's second experiment, masked text.
 
 Claim: half of the occurrences of each of the 100 most frequent words, drawn afresh at each step,
 are its duplicate instead. So the two are equivalent, semantically and conditionally, and draw

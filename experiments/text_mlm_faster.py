@@ -1,5 +1,6 @@
-"""The masked language model of `text_mlm` at ten times the published learning rate, so that 10,000
-steps move its tables.
+"""Do words and duplicates draw together at ten times the published rate, which moves the tables?
+
+`text_mlm.py` otherwise; 10,000 steps.
 
 Claim: as in `text_mlm`.
 Found: A word and its duplicate draw together in every table; other pairs of words less.

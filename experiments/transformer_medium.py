@@ -1,4 +1,6 @@
-"""The main experiment with a transformer of two layers and width 32.
+"""Does tying cost a transformer anything on EXor? Two layers, width 32.
+
+The main experiment with a larger model.
 
 Claim: what the small transformer shows of X, Y, A and B is no effect of its size.
 Found: at a fifth of the rate, so of the decay, distances are mostly decay's, and nothing holds X

@@ -1,5 +1,4 @@
-"""EXor where the distributional hypothesis fails: only A and B are exchangeable, and not equally
-likely (0.1 : 0.9).
+"""What does tying do where the hypothesis fails? Only A and B are exchangeable, 0.1 : 0.9.
 
 Claim: untied, A and B meet in the input embedding and stay apart in the output embedding; tied,
 they are held apart.

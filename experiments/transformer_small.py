@@ -1,4 +1,4 @@
-"""The paper's main experiment: a transformer of one layer, one head and width 4 on EXor.
+"""Does tying cost a transformer anything on EXor? One layer, width 4: the paper's main experiment.
 
 Claim: X and Y (a zero, spelled 0.1 : 0.9) are semantically equivalent, but not equally likely; A
 and B (a one, 0.5 : 0.5) are both. Untied, X and Y meet in the input embedding and stay apart in the

@@ -1,5 +1,4 @@
-"""EXor where the distributional hypothesis holds: only A and B are exchangeable, and equally
-likely.
+"""What does tying do where the hypothesis holds? Only A and B are exchangeable, equally likely.
 
 Claim: A and B come close in both embeddings, tied or not; tied, sooner than in the untied input
 embedding. (Whether tying

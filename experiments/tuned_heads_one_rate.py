@@ -1,5 +1,4 @@
-"""How the remedies for the high initial loss of a tied model train, each at its own learning rate,
-with and without a bias.
+"""How do remedies for a tied model's high initial loss train, with and without an output bias?
 
 Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
 converges slowest, the others alike; all end about the same.

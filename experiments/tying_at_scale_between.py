@@ -1,4 +1,6 @@
-"""`tying_at_scale.py`, two models between tied and untied, at the tied model's learning rate.
+"""Is a model between tied and untied better than tied at ten million tokens?
+
+The recipe and the learning rate are those of the tied model of `tying_at_scale.py`.
 
 Half-swap (the output reads each embedding with its two halves exchanged), and an
 output row of its own for each token of the rarer half. The claims stand in

@@ -1,4 +1,4 @@
-"""`tying_at_scale.py`, a deeper tied model with as many parameters as the untied one there.
+"""Is a deeper tied model better than an untied one with as many parameters? Ten million tokens.
 
 Six layers of feed-forward width 426 instead of four of 384: 1,900,672 parameters; the untied model
 of four layers has 1,901,696. Its learning rate is that of the tied model.

@@ -1,4 +1,6 @@
-"""`tying_at_scale_deeper.py` for fewer steps: the parameters and operations of the untied model.
+"""Is a deeper tied model better at equal parameters and equal operations? Ten million tokens.
+
+`tying_at_scale_deeper.py` for fewer steps, so that it has the operations of the untied model, too.
 
 The deeper model takes 1.39 times the operations of a token (attention included), so it sees 28,800
 of the 40,000 batches.

@@ -1,5 +1,4 @@
-"""The main experiment, tied up to some step and untied from there on, as the paper's author
-proposed.
+"""Does untying midway help, as the paper's author proposed? Tied up to some step of EXor.
 
 Claim: soon after untying X and Y collapse in the input embedding and stay apart in the output
 embedding, and the loss of the untied model is reached.

@@ -1,5 +1,4 @@
-"""The main experiment at several weight decays: what brings X and Y together in the untied input
-embedding?
+"""What draws X and Y together in the untied input embedding? Several weight decays.
 
 Claim, before the run: nothing but decay. AdamW shrinks every difference of two rows; where the loss
 puts no force on a difference, decay alone rules. Without decay X and Y stay where they were in the

@@ -1,4 +1,6 @@
-"""The main experiment at width 8: a tied table as wide as two untied ones can do what they do.
+"""Does tying cost less, the wider the table? The main experiment at width 8.
+
+A tied table as wide as two untied ones can do what they do.
 
 Claim: the price of tying falls with the width. One table that is as wide as two side by side
 emulates them: the body reads one half of it and writes the other. The main experiment has width 4;

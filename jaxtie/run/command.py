@@ -121,7 +121,7 @@ Train an experiment's arms, many seeds at once, and compare them.
 
   EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
                             `experiment`
-  --list                    list the experiments, with the verdicts on their claims
+  --list                    list the experiments, each a question, and the verdicts on its claims
   --all                     run every experiment that --list shows and write one page about them,
                             DIR/index.html; text experiments need --text or --tfds
   --out DIR                 folder for results, figures and report (runs/NAME[-TEXT]); with --all,

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +81,7 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
 def list_experiments() -> Iterator[str]:
     """Yield the known experiments in groups, then files that fail.
 
-    Of each, what it asks, and how many of its claims hold by the committed results.
+    Of each, the verdicts on its claims by the committed results, and what it asks.
     """
     groups: dict[str, list[str]] = {
         "reproduce: tied and untied on EXor, as in the paper": [],
@@ -94,11 +95,10 @@ def list_experiments() -> Iterator[str]:
         except UserError as error:
             failed.append(str(error))
             continue
-        own = all(claim.source == PAPER for claim in claims)
-        reproduces = own and names_of(experiment.arms) == ["tied", "untied"]
-        is_text = experiment.task == "text"
-        group = text if is_text else reproduce if reproduces else explain
-        group.append(f"  {path.stem}  {_question(path, experiment)}{_found(path, experiment)}")
+        own = experiment.sweep or any(claim.source != PAPER for claim in claims)
+        reproduces = names_of(experiment.arms) == ["tied", "untied"] and not own
+        group = text if experiment.task == "text" else reproduce if reproduces else explain
+        group += f"  {path.stem}{_found(path, experiment)}", f"      {_question(path, experiment)}"
     for title, lines in groups.items():
         if lines:
             yield from (title, *lines, "")
@@ -108,7 +108,8 @@ def list_experiments() -> Iterator[str]:
 def _question(path: Path, experiment: TaskConfig) -> str:
     """Return the first paragraph of an experiment file, or of one without any the claim."""
     described = ast.get_docstring(ast.parse(path.read_bytes()))
-    return " ".join((described or f"Is it so? {experiment.claim}").split("\n\n")[0].split())
+    text = " ".join((described or f"Is it so? {experiment.claim}").split("\n\n")[0].split())
+    return re.sub(r"`(\w+)\.py`", r"\1", text)
 
 
 def _found(path: Path, experiment: TaskConfig) -> str:
@@ -118,5 +119,9 @@ def _found(path: Path, experiment: TaskConfig) -> str:
         return ""
     content = page.read_text(encoding="utf-8")
     counts = {verdict: content.count(f"**{verdict}**") for verdict in get_args(Verdict)}
-    found = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
-    return f" ({found}{': ' * bool(found)}results/{page.name})"
+    found = ", ".join(
+        f"{count} {verdict if count == 1 else verdict.removesuffix('s')}"
+        for verdict, count in counts.items()
+        if count
+    )
+    return f"{found and ': '}{found} (results/{page.name})"

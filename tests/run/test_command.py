@@ -463,14 +463,17 @@ def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):
     monkeypatch.chdir(Path(__file__).parents[2])
     assert cli.main(["--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    of = {line.split()[0]: line for line in listed if line.startswith("  ")}
+    assert all(len(line) <= 110 for line in listed)
+    of = {line.split()[0].strip(":"): i for i, line in enumerate(listed) if line[:3].strip()}
     for path in Path("experiments").glob("*.py"):
         assert load_experiment(path).name == path.stem.replace("_", "-")
-        assert f'"""{of[path.stem].split("  ")[2][:30]}' in path.read_text()
-    assert of["lstm_small"].endswith("(holds 5, inconclusive 1: results/lstm-small.md)")
+        question = listed[of[path.stem] + 1]
+        assert f'"""{question.strip()[:30]}' in path.read_text() and "?" in question
+    found = "  lstm_small: 5 hold, 1 inconclusive (results/lstm-small.md)"
+    assert listed[of["lstm_small"]] == found
     starts = [line.partition(":")[0] for line in listed if line[:1].strip()]
     assert starts == ["reproduce", "explain", "text"]
-    places = [listed.index(of[name]) for name in ("mixer_small", "width_2", "text_clm")]
+    places = [of[name] for name in ("mixer_small", "width_2", "text_clm")]
     assert places == sorted(places)
 
 
@@ -479,9 +482,9 @@ def test_a_list_reports_a_file_that_fails_and_goes_on(workplace, capsys):
     for name in ("broken.py", "good.py"):
         Path("experiments", name).write_text(FILES[name])
     assert cli.main(["--list"]) == 0
-    _, good, _, broken = capsys.readouterr().out.splitlines()
+    _, good, question, _, broken = capsys.readouterr().out.splitlines()
     assert "experiments/broken.py" in broken and "SyntaxError" in broken
-    assert good == f"  good  Is it so? {jaxtie.Experiment().claim}"
+    assert good == "  good" and question == f"      Is it so? {jaxtie.Experiment().claim}"
 
 
 def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
@@ -489,7 +492,7 @@ def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
     assert load_experiment(find_experiment("output_bias")).name == "output-bias"
     assert load_experiment(find_experiment("output-bias")).name == "output-bias"
     assert cli.main(["--list"]) == 0
-    assert "output_bias  The main experiment with and without" in capsys.readouterr().out
+    assert "Does an output bias repair what tying costs" in capsys.readouterr().out
     assert cli.main(["nothing"]) == 2
     assert "nothing: no such experiment; --list shows" in capsys.readouterr().err
 
