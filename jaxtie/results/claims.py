@@ -172,6 +172,11 @@ class Claim:
         check(self.quantity in self.quantities, f"{self.quantity!r}: expected one of {known}")
 
     @property
+    def sentence(self) -> str:
+        """The statement, and whether we expect it to be false."""
+        return self.statement + " (Our hypothesis is the opposite.)" * self.opposite
+
+    @property
     def weights(self) -> Mapping[str, float]:
         """Weight of each term."""
         return {self.arms: 1.0} if isinstance(self.arms, str) else self.arms
@@ -300,8 +305,7 @@ def claims_table(
         judged = judge_claims(own, results, runs, lenient=lenient)
         for number, (claim, (verdict, compared)) in enumerate(zip(own, judged), 1):
             if chosen is None or number in chosen[name]:
-                statement = claim.statement + " (Our hypothesis is the opposite.)" * claim.opposite
-                cells = (name, statement, claim.expression, claim.bounds, compared.found)
+                cells = (name, claim.sentence, claim.expression, claim.bounds, compared.found)
                 rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: row[0] == "ours")
     header = ("whose idea", "experiment", "claim", "quantity", "holds if", "found", "verdict")

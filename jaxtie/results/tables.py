@@ -56,6 +56,16 @@ class Table:
         note = [self.note, ""] if self.note else []
         return "\n".join([f"**{self.title}**", "", *lines, "", *note])
 
+    @classmethod
+    def read(cls, markdown: str) -> "Table | None":
+        """Read what `markdown` wrote, without bold type; None if it is no table any more."""
+        lines = [line.strip() for line in markdown.replace("**", "").splitlines() if line.strip()]
+        rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")]
+        if len(rows) < 2:
+            return None
+        header, _, *cells = (tuple(cell.replace(r"\|", "|") for cell in row) for row in rows)
+        return cls(lines[0], header, cells, " ".join(lines[len(rows) + 1 :]))
+
 
 def format_number(value: float) -> str:
     """Format a number; NaN and infinity as a dash."""

@@ -49,6 +49,7 @@ from jaxtie.run.experiment_files import (
     load_experiment_and_claims,
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan_lines
+from jaxtie.run.page import write_report
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.data.config import DOCUMENTS
 
@@ -386,9 +387,10 @@ def _judge(
     content = table.markdown().encode()
     if not folder.claims.exists() or folder.claims.read_bytes() != content:
         atomic_write(folder.claims, content)
+        write_report(folder, results.attrs["experiment"], results.attrs["claim"])
     found, judged = [], judge_claims(claims, results, runs, lenient=True)
     for claim, (verdict, estimate) in zip(claims, judged):
-        each = {"verdict": verdict, "claim": claim.statement, "holds_if": claim.bounds}
+        each = {"verdict": verdict, "claim": claim.sentence, "holds_if": claim.bounds}
         missing = ", ".join(sorted(claim.others - runs.keys()))
         if verdict != "no data yet":
             each["found"] = estimate.found

@@ -216,6 +216,10 @@ def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -
     if earlier and not trains:
         experiment.check_unchanged(folder, earlier)
         return Outcome.BEFORE
+    if earlier and earlier.get("finished"):
+        seeds, steps = (earlier["experiment"][name] for name in ("seeds", "steps"))
+        before = f"{len(seeds):,} seeds and {steps:,} steps"
+        session.say(f"{experiment.name}: {folder.path} has {before}, extending it")
     finished = _Run(experiment, folder, session, earlier).lead()
     return Outcome.DONE if finished else Outcome.INTERRUPTED
 

@@ -52,6 +52,7 @@ class Section:
     facts: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)  # the conclusion; the outcome first
     answer: Table | None = None  # of the conclusion
+    claims: Table | None = None  # with verdicts
     images: list[Image] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -83,6 +84,8 @@ class Section:
         results = folder.load()
         conclusion = analysis.conclude(results)
         self.lines, self.answer = conclusion.lines(), conclusion.table
+        if folder.claims.exists():
+            self.claims = Table.read(folder.claims.read_text(encoding="utf-8", errors="replace"))
         self.tables = analysis.tables(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"

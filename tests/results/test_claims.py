@@ -18,6 +18,7 @@ from jaxtie.results.claims import (
     judge,
     judge_claims,
 )
+from jaxtie.results.tables import Table
 
 INF, NAN = math.inf, math.nan
 WITHIN, WIDE = Estimate("a", 0.1, 0.2, 0.3), Estimate("b", -1, 0.2, 2)
@@ -165,8 +166,15 @@ def test_the_table_lists_claims_of_others_first(results):
         Claim(name, "loss", "tied", low=0, source=source)
         for name, source in (("own", ""), ("theirs", "the paper"))
     )
-    rows = claims_table("Claims", {"made-up": results}, {"made-up": [own, theirs]}).rows
-    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("ours", "own")]
+    table = claims_table("Claims", {"made-up": results}, {"made-up": [own, theirs]})
+    assert [(row[0], row[2]) for row in table.rows] == [("the paper", "theirs"), ("ours", "own")]
+
+
+@pytest.mark.parametrize("note", ["", "A note | with a bar."])
+def test_a_table_is_read_from_its_markdown(note):
+    table = Table("A title", ("a", "b|c"), [("", "2 | 3"), ("x", "")], note)
+    assert Table.read(table.markdown()) == table
+    assert Table.read("") is Table.read("**no table**\n") is None
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,10 @@ def extended(short, tmp_path) -> Path:
 TO_400 = [*ALWAYS, "--seeds", "3", "--steps", "400", *ARMS]
 
 
-def test_more_steps_give_what_one_go_gives(extended, long):
-    assert command.main([*TO_400, "--out", str(extended)]) == 0
+def test_more_steps_give_what_one_go_gives(extended, long, capsys):
+    aloud = [word for word in TO_400 if word != "--quiet"]
+    assert command.main([*aloud, "--out", str(extended)]) == 0
+    assert "has 3 seeds and 200 steps, extending it" in capsys.readouterr().err
     assert same(extended, long)
     assert not (extended / "records").exists()
 

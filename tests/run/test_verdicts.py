@@ -16,7 +16,7 @@ experiment = Experiment(name="small", process=Process(length=5), arms=("tied", "
                         steps=20, record_every=10, eval_every=10)
 claims = (
     Claim("There is a loss.", "loss", "tied", low=-99),
-    Claim("There is none.", "loss", "tied", high=-99),
+    Claim("There is none.", "loss", "tied", high=-99, opposite=True),
     Claim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
     Claim("It is as elsewhere.", "loss", {"tied": 1, "elsewhere: tied": -1}, -1e-6, 1e-6),
     Claim("It is nearer.", "nearness by CKA", "tied", low=0),
@@ -42,7 +42,8 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, ca
         "- no data yet: 1 claim about finished runs of elsewhere in runs\n"
     ) in shown
     assert command.main([*line, "--json"]) == 0
-    first, _, _, other, _ = json.loads(capsys.readouterr().out)["claims"]
+    first, second, _, other, _ = json.loads(capsys.readouterr().out)["claims"]
+    assert second["claim"] == "There is none. (Our hypothesis is the opposite.)"
     assert first["verdict"] == "holds" and first["claim"] == "There is a loss."
     assert first["holds_if"] == "> -99" and first["found"].startswith("+")
     assert (other["verdict"], other["needs"]) == (
@@ -55,6 +56,8 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, ca
     assert "- holds: It is as elsewhere. +0.000 [+0.000, +0.000], 3 seeds, holds if -1e-06" in shown
     written = (tmp_path / "runs/small/claims.md").read_text()
     assert written.count("**holds**") == 2 and written.count("**no data yet**") == 2
+    page = (tmp_path / "runs/small/report.html").read_text()
+    assert page.count("<td>holds</td>") == 2 and "It is as elsewhere." in page
 
 
 def test_a_claim_about_an_unknown_quantity_is_refused_at_once():
