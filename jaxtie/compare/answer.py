@@ -109,7 +109,8 @@ class Comparison:
             notes.append(f"{a} has {columns[0]}, {b} has {columns[1]}: check that they are alike.")
         if (digit := max(self.ends.digits)) > self.margin / 4:
             notes.append(f"Losses are printed to {digit:.2g} {unit}, which widens the interval.")
-        return [*filter(None, (*lines, self._left_out(), self._places(), " ".join(notes)))]
+        noted = " ".join(dict.fromkeys(notes))
+        return [*filter(None, (*lines, self._left_out(), self._places(), noted))]
 
     def _seeds(self) -> str:
         (count_a, count_b), pairs = (len(own) for own in self.ends[:2]), self.ends.paired

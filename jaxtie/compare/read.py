@@ -147,10 +147,12 @@ def run_arms(folder: Path) -> tuple[str, str]:
 
 
 def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
+    from jaxtie.results.conclusion import TOO_SHORT
     from jaxtie.results.folder import RunFolder
     from jaxtie.results.tables import swept
 
-    results, name = RunFolder(folder).load(), column or "valid_loss"
+    run, name = RunFolder(folder), column or "valid_loss"
+    results = run.load()
     arms = list(map(str, results["arm"].values))
     chosen = arms[0] if arm is None and len(arms) == 1 else arm
     check(chosen in arms, f"{folder}:{arm or ''}: expected one of its arms, {', '.join(arms)}")
@@ -166,7 +168,10 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
     rows = rows.assign(tokens=np.nan, epoch=np.nan, text="", file=str(folder), line=0)
     source = "validation" if "valid" in name else "training"
     shown = f"{name} of {results.attrs['experiment']}" if "experiment" in results.attrs else name
-    return Logs(f"{folder}:{chosen}", rows, shown, source, "nat", ())
+    summary = run.summary.read_bytes().decode(errors="replace") if run.summary.exists() else ""
+    short = [line for line in summary.splitlines() if line.startswith(TOO_SHORT)]
+    notes = tuple(f"The summary of {folder} says: {line}" for line in short)
+    return Logs(f"{folder}:{chosen}", rows, shown, source, "nat", notes)
 
 
 # ----- Files.

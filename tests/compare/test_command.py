@@ -17,6 +17,7 @@ from jaxtie.__main__ import main as jaxtie_main
 from jaxtie.compare.command import main_compare
 from jaxtie.config import UserError
 from jaxtie.results import plots
+from jaxtie.results.conclusion import TOO_SHORT
 from jaxtie.results.folder import RunFolder, write_sealed
 
 
@@ -316,6 +317,10 @@ def test_a_run_is_compared_by_its_arms(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tied − untied = ") and "at step 20" in lines[0]
     assert any("1 of 2 seeds of untied diverged" in line for line in lines)
+    RunFolder(folder).summary.write_text(f"# two-arms\n\n{TOO_SHORT}: all stuck.\n")
+    assert run(folder) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"The summary of {folder} says: {TOO_SHORT}: all stuck."
     found = jaxtie.compare(f"{folder}:untied", f"{folder}:tied")
     assert found.arms[0].missing == ["5"] and found.gap[1] == pytest.approx(3.20 - 3.225)
 
