@@ -200,22 +200,27 @@ def answer_table(runs: Runs, losses: pd.DataFrame, names: Sequence[str]) -> Tabl
         model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
         cells = process_cells(runs[name], ("tied", "untied"), count_stuck)
         _, seeds, tied, untied, gap, rest = cells
-        cause = f"{tied} tied and {untied} untied seeds are stuck; without them {rest}"
-        cause = "no seed is stuck" if tied == untied == "0" else cause
-        rows.append((f"EXor, {model.partition(' ')[2]}", width, seeds, gap, "–", "–", cause))
+        rest = (
+            rest.replace("0.000 ± 0.000", "within ± 0.001") if (tied, untied) != ("0", "0") else "–"
+        )
+        task = f"EXor, {model.partition(' ')[2]}"
+        rows.append((task, width, seeds, gap, "–", "–", f"{tied} / {untied}", rest))
+    ratios = []
     for vocabulary, width, ratio, _, *gaps in equal_sizes_table(losses).rows:
         if int(width) in (losses["width"].min(), losses["width"].max()):
             model, seeds = f"books, vocabulary {int(vocabulary):,}", losses["seed"].nunique()
-            cause = f"untied has {ratio} times the parameters"
-            rows.append((model, width, f"{seeds}", *gaps, cause))
+            rows.append((model, width, f"{seeds}", *gaps, "–", "–"))
+            ratios.append(ratio)
     header = ("task, model", "width", "seeds", "equal width", "equal parameters")
     note = (
         "Loss of tied − untied, nat, paired by seed, mean ± 95 %; above 0: tying costs. *Stuck*"
         " seeds still guess the bit at the last step; without them seeds are selected by outcome."
-        " Books: decoders of one layer; equal operations are reached by fewer steps."
+        f" Books: decoders of one layer; at equal width untied has {min(ratios)} to {max(ratios)}"
+        " times the parameters; equal operations are reached by fewer steps."
     )
-    others = ("equal parameters and operations", "note, at equal width")
-    return Table("What tying costs", (*header, *others), rows, note)
+    stuck = ("stuck: tied / untied", "equal width, without stuck seeds")
+    header = (*header, "equal parameters and operations", *stuck)
+    return Table("What tying costs", header, rows, note)
 
 
 def _price_of_tying(data: Path) -> list[Table]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,5 +67,12 @@ def _run(options: AdviseOptions) -> int:
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
-        print(*map(escape, found.lines), sep="\n")
+        print(*map(_wrap, found.lines), sep="\n")
     return 0
+
+
+def _wrap(line: str) -> str:
+    """Break a line at 100 letters, a row of a list with an indent; links stay whole."""
+    indent = "    " if line[:1] == " " else ""
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(escape(line), 100, subsequent_indent=indent, **whole)
