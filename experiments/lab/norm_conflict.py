@@ -40,7 +40,7 @@ SUMMARY = {
     "tied, length of the mask's input row held at 0.05": "tied+input-norm=0.05",
     "tied, a learned factor for the length of its output row": "tied+gain=mask",
     "tied, an output row of its own": "tied+untie-rows=mask",
-    "tied, minus the row as its output row": "tied+minus=mask",
+    "tied, its output row times −1": "tied+minus=mask",
     "untied": "untied",
 }
 
@@ -207,6 +207,7 @@ def draw_shares(runs: Runs) -> Figure:
     rows = [(textwrap.fill(label, 30), arm, runs[MAIN]) for label, arm in SUMMARY.items()]
     draw_share_of_each(axes, rows)
     axes.set(xlabel=f"share stuck at step {last_step(runs[MAIN]):,}, 95 %", xlim=(0, 0.6))
+    axes.set_title("EXor, p(X) = 0.1, Transformer of 1 layer and width 4", size=9)
     figure.suptitle("Tied seeds learn if the mask's input row is held short")
     return figure
 
