@@ -74,5 +74,7 @@ def _run(options: AdviseOptions) -> int:
 def _wrap(line: str) -> str:
     """Break a line at 100 letters, a row of a list with an indent; links stay whole."""
     indent = "    " if line[:1] == " " else ""
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(escape(line), 100, subsequent_indent=indent, **whole)
+    wrapper = textwrap.TextWrapper(
+        100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(escape(line))

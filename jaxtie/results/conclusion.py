@@ -57,7 +57,7 @@ class Conclusion(NamedTuple):
 
 def answer_picture(conclusion: Conclusion) -> Picture:
     """Return one figure whose title is the answer: every seed's final loss, and the means."""
-    caption = "Final loss of every seed (dots) and its mean with the 95 % interval (diamonds)"
+    caption = "Final loss: every seed (dots, in order of seeds), mean and 95 % interval (diamond)"
     if swept_names(conclusion.loss):
         caption = "Final loss per arm at every sweep point: mean over seeds with its 95 % interval"
     return Picture(caption, partial(_draw_answer, conclusion))

@@ -48,6 +48,12 @@ class Table:
         note = f"{rows} of {len(self.rows)} rows. {self.note}"
         return dataclasses.replace(self, rows=self.rows[:rows], note=note)
 
+    def select(self, labels: Iterable[str]) -> "Table":
+        """Return the table with some columns, in this order; without those that it lacks."""
+        columns = dict(zip(self.header, zip(*self.rows)))
+        own = {label: columns[label] for label in labels if label in columns}
+        return dataclasses.replace(self, header=tuple(own), rows=list(zip(*own.values())))
+
     def markdown(self) -> str:
         """Return the table in Markdown, with a blank line after it."""
         rows = (self.header, ("---",) * len(self.header), *self.rows)

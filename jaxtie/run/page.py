@@ -21,6 +21,7 @@ from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
+CLAIM_COLUMNS = ("verdict", "claim", "found", "holds if", "whose idea")  # of claims.md
 GENERATOR = '<meta name="generator" content="jaxtie'
 
 
@@ -85,7 +86,8 @@ class Section:
         conclusion = analysis.conclude(results)
         self.lines, self.answer = conclusion.lines(), conclusion.table
         if folder.claims.exists():
-            self.claims = Table.read(folder.claims.read_text(encoding="utf-8", errors="replace"))
+            written = Table.read(folder.claims.read_text(encoding="utf-8", errors="replace"))
+            self.claims = written and written.select(CLAIM_COLUMNS)
         self.tables = analysis.tables(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"

@@ -57,7 +57,7 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, ca
     written = (tmp_path / "runs/small/claims.md").read_text()
     assert written.count("**holds**") == 2 and written.count("**no data yet**") == 2
     page = (tmp_path / "runs/small/report.html").read_text()
-    assert page.count("<td>holds</td>") == 2 and "It is as elsewhere." in page
+    assert page.count('<th scope="row">holds</th>') == 2 and "It is as elsewhere." in page
 
 
 def test_a_claim_about_an_unknown_quantity_is_refused_at_once():
