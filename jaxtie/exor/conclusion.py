@@ -75,7 +75,7 @@ def exor_conclusion(results: xr.Dataset) -> Conclusion:
     pair = tied_and_untied(results)
     if pair and bool(excess.sel(arm=[*pair]).notnull().any("seed").all()):
         sentences.append(_stuck_sentence(excess, stuck, *pair))
-        sentences.append(_distance_sentence(results, pair))
+        sentences += [] if too_short else [_distance_sentence(results, pair)]
     return Conclusion(
         excess, _arm_table(results, excess, stuck, at), [*sentences, scope], too_short
     )

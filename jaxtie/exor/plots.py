@@ -107,9 +107,11 @@ def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, a
         lines[label] = distance(results, table, pair).sel(arm=arm)
     colours = [HOLDS if each else FAILS for each in holds.values()]
     curves(axes, lines, by_median=True, colours=colours)
-    starts = [float(values.sel(step=0).median()) for values in lines.values()]
-    steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
-    axes.plot(steps, decayed, color="grey", linestyle=":", label="decay alone")
+    steps, decay = results["step"].values, results["decay_factor"].values
+    for colour, values in zip(colours, lines.values()):
+        start = float(values.sel(step=0).median())
+        axes.plot(steps, start * decay, color=colour, linestyle=":", linewidth=1)
+    axes.plot([], [], color="grey", linestyle=":", linewidth=1, label="decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
     finish_axes(axes, title, "Euclidean distance", steps)
 

@@ -77,7 +77,8 @@ def losses_table(results: xr.Dataset) -> Table:
         f"{_header(results)}, {seeds:,} seeds",
         ("", "best reachable", *arm_header(results)),
         rows,
-        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks]."
+        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks; from"
+        " 6 seeds on]."
         " Differences: paired by seed.",
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import number_label
-from jaxtie.results.plots import Figure, Picture, by_arm, coloured, draw_sweep, subplots
+from jaxtie.results.plots import Axes, Figure, Picture, by_arm, coloured, draw_sweep, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
     Column,
@@ -57,32 +57,47 @@ class Conclusion(NamedTuple):
 
 def answer_picture(conclusion: Conclusion) -> Picture:
     """Return one figure whose title is the answer: every seed's final loss, and the means."""
-    caption = "Final loss: every seed (dots, in order of seeds), mean and 95 % interval (diamond)"
+    caption = (
+        "Final loss, and its difference by seed: every seed (dots, in order of their size), mean"
+        " and 95 % interval (diamond)"
+    )
     if swept_names(conclusion.loss):
         caption = "Final loss per arm at every sweep point: mean over seeds with its 95 % interval"
     return Picture(caption, partial(_draw_answer, conclusion))
 
 
 def _draw_answer(conclusion: Conclusion) -> Figure:
-    loss = conclusion.loss
-    figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
+    loss, pair = conclusion.loss, tied_and_untied(conclusion.loss)
     arms, label = loss["arm"].values.tolist(), str(loss.attrs["long_name"])
     if swept_names(loss):
+        figure, ((axes,),) = subplots(1, 1, (8.0, 4.5))
         draw_sweep(axes, by_arm(loss))
         axes.set_ylabel(label)
     else:
-        for i, (colour, arm) in enumerate(coloured(arms)):
-            values = np.sort(loss.sel(arm=arm).dropna("seed").values)
-            if not len(values):
-                continue
-            spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else 0.0
-            axes.plot(values, i + np.zeros(len(values)) + spread, ".", color=colour, alpha=0.4)
-            mean, half = mean_interval(values)
-            axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
-        axes.set(yticks=range(len(arms)), yticklabels=arms, xlabel=label)
-        axes.invert_yaxis()
+        gaps = [("k", " − ".join(pair), gap_of(loss, *pair))] if pair else []
+        sizes = {"height_ratios": [len(arms), 1]} if gaps else {}
+        figure, ((axes,), *rest) = subplots(1 + len(gaps), 1, (8.0, 4.5), **sizes)
+        values = [(colour, arm, loss.sel(arm=arm).values) for colour, arm in coloured(arms)]
+        _draw_seeds(axes, values, label)
+        for (below,) in rest:
+            _draw_seeds(below, gaps, "difference by seed, nat")
+            below.axvline(0, color="k", linestyle=":", linewidth=1)
     figure.suptitle(textwrap.fill(conclusion.lines()[0], 70), x=0.02, ha="left")
     return figure
+
+
+def _draw_seeds(axes: Axes, rows: Sequence[tuple[str, str, np.ndarray]], label: str) -> None:
+    """Draw a row of dots per colour, name and values of seeds, with their mean and interval."""
+    for i, (colour, _, values) in enumerate(rows):
+        own = np.sort(values[np.isfinite(values)])
+        if not len(own):
+            continue
+        spread = np.linspace(-0.25, 0.25, len(own)) if len(own) > 1 else 0.0
+        axes.plot(own, i + np.zeros(len(own)) + spread, ".", color=colour, alpha=0.4)
+        mean, half = mean_interval(own)
+        axes.errorbar(mean, i, xerr=half, color="k", marker="D", capsize=4, zorder=3)
+    axes.set(yticks=range(len(rows)), yticklabels=[name for _, name, _ in rows], xlabel=label)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def swept_names(loss: xr.DataArray) -> list[str]:

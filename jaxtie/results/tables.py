@@ -193,7 +193,8 @@ def sweep_points(
 def summary_markdown(results: xr.Dataset, sentences: Sequence[str], tables: Sequence[Table]) -> str:
     """Return the text of `summary.md`: experiment, claim, command, conclusion and these tables."""
     name, claim, command = (results.attrs[key] for key in ("experiment", "claim", "command"))
-    head = [f"# {name}", "", claim, "", f"`{command}`", "", *(f"{line}\n" for line in sentences)]
+    claimed = [f"Claim: {claim}", ""] if claim else []
+    head = [f"# {name}", "", *claimed, f"`{command}`", "", *(f"{line}\n" for line in sentences)]
     return "\n".join([*head, *(table.markdown() for table in tables)])
 
 

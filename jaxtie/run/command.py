@@ -403,7 +403,10 @@ def _judge(
 
 
 def _about_claims(folder: RunFolder, declared: TaskConfig) -> str:
-    different = {*folder.differences(declared, folder.config() or {})} - MAY_DIFFER
+    config = folder.config() or {}
+    different = {*folder.differences(declared, config)} - MAY_DIFFER
+    if len(config["experiment"]["seeds"]) < len(declared.seeds):
+        different.add("seeds")
     on = f" on a run that differs from it in {', '.join(sorted(different))}" if different else ""
     return f"Claims of {declared.name}, with verdicts{on}"
 

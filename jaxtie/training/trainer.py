@@ -193,10 +193,16 @@ class Trainer:
 
         Args:
           stopped: signals received; see `stop_signals`.
-          report: receives a line for each checkpoint, and each arm's records, that cannot be used.
+          report: receives a line where training resumes, and for each checkpoint, and each arm's
+            records, that cannot be used.
         """
         arms, steps = self.config.arms, self.config.steps
         loaded = self._load(report) if self.processes.leads else {}
+        if loaded and not self.quiet:
+            whole = len(self.config.members) * steps
+            shares = [sum(steps_reached(loaded, arm, steps).values()) / whole for arm in arms]
+            parts = [f"{arm.name} {share:.0%}" for arm, share in zip(arms, shares)]
+            report(f"resuming, of all steps done: {', '.join(parts)}")
         self.progress = exchange(self.processes, loaded)
         phases = [phase for arm in arms for phase in phases_of(arm, steps)]
         for place, phase in enumerate(phases):

@@ -68,18 +68,18 @@ def test_distance_figure_of_each_embedding(label):
     assert axes.get_title().replace("\n", " ") == f"{label} embedding"
     arm, _, table = label.partition(" ")
     own = results[f"{table or 'input'}_distance"].sel(arm=arm)
-    *lines, decay = axes.lines
-    starts = []
-    for line, (first, second, name, colour) in zip(
-        lines, (("X", "Y", "X–Y (DH fails)", FAILS), ("A", "B", "A–B (DH holds)", HOLDS))
+    lines, decays = axes.lines[:2], axes.lines[2:4]
+    for line, decay, (first, second, name, colour) in zip(
+        lines, decays, (("X", "Y", "X–Y (DH fails)", FAILS), ("A", "B", "A–B (DH holds)", HOLDS))
     ):
         assert (line.get_label(), line.get_color()) == (name, colour)
         middle = own.sel(symbol=first, symbol2=second).median("seed")
         np.testing.assert_array_equal(line.get_xdata(), STEPS)
         np.testing.assert_allclose(line.get_ydata(), middle)
-        starts.append(middle[0])
-    # what decay alone would do
-    np.testing.assert_allclose(decay.get_ydata(), np.mean(starts) * 0.99 ** np.arange(len(STEPS)))
+        alone = float(middle[0]) * 0.99 ** np.arange(len(STEPS))  # what decay would do
+        np.testing.assert_allclose(decay.get_ydata(), alone)
+        assert decay.get_color() == colour and decay.get_linestyle() == ":"
+    assert texts(axes) == ["X–Y (DH fails)", "A–B (DH holds)", "decay alone"]
 
 
 @pytest.mark.parametrize("highest", [4.0, 6.0])
@@ -93,8 +93,7 @@ def test_distance_figure_has_the_papers_scale_if_it_fits(highest):
 def test_distance_figure_omits_pairs_that_never_occur():
     results = exor_results("tied")
     results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
-    lines = draw(results, "distances_tied").lines
-    assert [line.get_label() for line in lines] == ["A–B (DH holds)", "decay alone"]
+    assert texts(draw(results, "distances_tied")) == ["A–B (DH holds)", "decay alone"]
 
 
 def test_figure_of_every_seed():

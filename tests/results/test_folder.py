@@ -235,7 +235,7 @@ def test_an_arm_has_two_tables_if_it_is_ever_untied():
 
 def test_summary_names_experiment_claim_and_command(folder):
     folder.append("untied", 0, SEEDS, records_of(0, 5, 3))
-    text = "# toy\n\nnone\n\n`python`\n\nIt costs.\n\n"
+    text = "# toy\n\nClaim: none\n\n`python`\n\nIt costs.\n\n"
     assert summary_markdown(assembled(folder), ["It costs."], []).rstrip("\n") == text.rstrip("\n")
 
 

@@ -34,8 +34,8 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, ca
     assert command.main(line) == 0
     shown = capsys.readouterr().out
     assert (
-        "Claims of small, with verdicts on a run that differs from it in arms (holds: 1, fails: 1,"
-        " no data yet: 3), all in runs/small/claims.md:\n- holds: There is a loss. +"
+        "Claims of small, with verdicts on a run that differs from it in arms, seeds (holds: 1,"
+        " fails: 1, no data yet: 3), all in runs/small/claims.md:\n- holds: There is a loss. +"
     ) in shown
     assert (
         "- no data yet: 2 claims about arms or records that this run lacks\n"
