@@ -126,8 +126,10 @@ def _default(
             f" tying costs more than {margin:g} nat"
         )
     close = near[np.abs(np.log(near["parameters"] / parameters[1])) <= math.log(known.CLOSE)]
+    close = close[~(close["tokens"] < known.SHORT * close["parameters"])]
     gaps = [f"{own.gap_nats:+.3f} at {short(own.parameters)}" for own in close.itertuples()]
-    shown = f"are {', '.join(gaps)}" if gaps else "are all of models far from this size"
+    none = "are of models far from this size or hardly trained"
+    shown = f"are {', '.join(gaps)}" if gaps else none
     right, count, ties, models, band = known.habit(table / parameters[0])
     alike = known.alike(parameters[0])
     named = [

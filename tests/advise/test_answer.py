@@ -31,6 +31,11 @@ LLAMA = {  # Llama 3.1 8B
 }
 
 
+def test_models_that_hardly_trained_are_not_in_the_headline():
+    found = jaxtie.advise(width=2048, layers=16, vocabulary=128_256, tokens=1e11).lines
+    assert "(hardly trained)" in "".join(found) and "-0.089" not in found[1]
+
+
 def test_what_tying_saves_is_counted():
     found = jaxtie.advise(**GPT2).numbers
     table = 768 * 50_257
