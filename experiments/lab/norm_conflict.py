@@ -229,7 +229,7 @@ def draw_leaving(runs: Runs) -> Figure:
         for arm in times:
             left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S
             axes.step(steps, 1 - left_TxS.mean(axis=1), where="post", color=colours[arm], label=arm)
-        title += f"\n{runs[name].sizes['seed']:,} seeds"
+        title += f",\n{runs[name].sizes['seed']:,} seeds"
         finish_axes(axes, title, "share not yet left for good", steps)
         axes.get_legend().remove()
         axes.set_ylim(-0.02, 1.02)

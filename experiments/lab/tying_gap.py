@@ -385,4 +385,5 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
         axes.set_xticks(ticks, list(map(str, ticks)))
         axes.minorticks_off()
         plots.legend_below(axes)
+    figure.suptitle("Tying gap on text with 95 % intervals (points are shifted sideways)")
     return figure
