@@ -16,7 +16,7 @@ from jaxtie.compare import decide
 from jaxtie.config import check, is_number
 
 MARGIN = 0.01  # nat
-SHOWN, NAMED = 5, 8  # comparisons; models
+NAMED = 8  # models
 SHARE, FIRST = 0.1, 2  # of the tokens, for the test that is planned; seeds to begin with
 # Types of weights and gradients, and of Adam's moments: in training, and in use without moments.
 TRAINING = {
@@ -97,14 +97,14 @@ def advise(
     target = read_target(path, width, layers, vocabulary, tokens)
     parameters = target.budget(tied=True).parameters, target.budget(tied=False).parameters
     share = (parameters[1] - parameters[0]) / parameters[0]
-    near = known.nearest(parameters[1], target.sizes["vocabulary"], tokens, SHOWN)
+    near = known.nearest(parameters[1], target.sizes["vocabulary"], tokens)
     default = "tie" if share >= known.OFTEN else "do not tie"
     numbers: dict[str, Any] = dict(zip(("parameters_tied", "parameters_untied"), parameters))
     numbers |= {"share": share, "comparisons": json.loads(near.to_json(orient="records"))}
     sections = (
         _default(default, target, parameters, near.dropna(subset=["gap_nats"]), margin),
         _savings(target, parameters, numbers),
-        ["Others measured, nearest first (tied − untied, nat per token; nothing is extrapolated):"]
+        ["Others measured, nearest first (tied − untied, nat per token, then other measures):"]
         + [f"  {known.line(own)}" for own in near.itertuples()],
         _test(target, margin, numbers),
         _between(target),
@@ -127,24 +127,28 @@ def _default(
         )
     close = near[np.abs(np.log(near["parameters"] / parameters[1])) <= math.log(known.CLOSE)]
     close = close[~(close["tokens"] < known.SHORT * close["parameters"])]
+    close = close[~close["differed"].str.contains(known.LATE, na=False)]
     gaps = [f"{own.gap_nats:+.3f} at {short(own.parameters)}" for own in close.itertuples()]
-    none = "are of models far from this size or hardly trained"
-    shown = f"are {', '.join(gaps)}" if gaps else none
+    shown = f"are {', '.join(gaps)}; each has its own recipe, and none is of your model"
+    if not gaps:
+        shown = "are of models far from this size or hardly trained; nothing follows for yours"
     right, count, ties, models, band = known.habit(table / parameters[0])
     alike = known.alike(parameters[0])
     named = [
         f"{own.model} {'tied' if own.tied else 'untied'}"
         for own in alike.drop_duplicates("family").head(NAMED).itertuples()
     ]
+    ties_near = (
+        f"{alike['tied'].sum()} of {len(alike)} published models within twice this size tie. The"
+        f" nearest: {', '.join(named)}."
+    )
     return [
         f"Default: {default}{said}. Rule: tie where one table is {percent(known.OFTEN)} or more of"
         f" the tied model; here it is {percent(table / parameters[0])}. A habit, not a measurement:"
         f" {right} of {count} models since {known.SINCE} follow it; with {band}, {ties} of {models}"
         " tie.",
-        f"{wrong}. The nearest measured gaps (tied − untied, nat; above 0: tying costs) {shown};"
-        " each has its own recipe, and none is of your model.",
-        f"{alike['tied'].sum()} of {len(alike)} published models within twice this size tie. The"
-        f" nearest: {', '.join(named) or 'none'}.",
+        f"{wrong}. The nearest measured gaps (tied − untied, nat; above 0: tying costs) {shown}.",
+        *([ties_near] * bool(named)),
     ]
 
 

@@ -15,6 +15,8 @@ CLOSE = 4.0  # sizes that differ by a larger factor are far
 UNKNOWN = math.log(10)  # distance of a size that is not stated, and of models of `OTHER` kinds
 OTHER = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
 CHANGES = "openai/parameter-golf, fork by Gouti629 2026"  # compared at two budgets
+SHOWN, OTHERS = 4, 2  # comparisons with a gap in nats, and without
+LATE = "tied for the first"  # of untied models that were tied at first
 SHORT = 2.0  # tokens per parameter; models that saw fewer hardly trained
 MATCHED = {"same width": "equal width", "same parameters": "equal parameters"}
 
@@ -47,10 +49,11 @@ def models() -> pd.DataFrame:
     return found.assign(own=own, share=table / own)
 
 
-def nearest(parameters: float, vocabulary: float, tokens: float | None, count: int) -> pd.DataFrame:
+def nearest(parameters: float, vocabulary: float, tokens: float | None) -> pd.DataFrame:
     """Return the nearest comparisons, one of each code, at equal width or at equal parameters.
 
-    Distances are ln of ratios of sizes; that of the parameters counts twice.
+    `SHOWN` that give a gap in nats, then `OTHERS`. Distances are ln of ratios of sizes; that of the
+    parameters counts twice, and a size that is not stated counts as a factor of 10.
     """
     found, far = comparisons(), 0.0
     for name, size, weight in (
@@ -63,7 +66,9 @@ def nearest(parameters: float, vocabulary: float, tokens: float | None, count: i
     far = far + UNKNOWN * found["what"].str.contains(OTHER)
     code = found["source"].str.replace(r"(,| PR).*", "", regex=True)
     order = found.assign(far=far, code=code).sort_values("far", kind="stable")
-    return order.drop_duplicates(["code", "matched"]).head(count)
+    order = order.drop_duplicates(["code", "matched"])
+    is_gap = order["gap_nats"].notna()
+    return pd.concat([order[is_gap].head(SHOWN), order[~is_gap].head(OTHERS)])
 
 
 def line(own: Any) -> str:

@@ -83,9 +83,10 @@ def test_the_nearest_comparisons_are_of_like_size_and_one_of_each_code():
         (GPT2, 1.6e8),
         (dict(width=2048, layers=16, vocabulary=128_256), 1.3e9),
     ):
-        near = known.nearest(parameters, size["vocabulary"], size.get("tokens"), 5)
+        near = known.nearest(parameters, size["vocabulary"], size.get("tokens"))
         assert not near.duplicated(["code", "matched"]).any()
-        assert near["far"].is_monotonic_increasing
+        assert near["gap_nats"].notna().tolist() == [True] * 4 + [False] * 2
+        assert near["far"][:4].is_monotonic_increasing and near["far"][4:].is_monotonic_increasing
         far = known.comparisons()
         own = (far["parameters"] / parameters).map(math.log).abs()
         assert own[near.index].median() < own.median()
