@@ -26,7 +26,7 @@ MEANING = {
     "larger": "{} is worse than {} by more than it",
     "smaller": "{} is better than {} by more than it",
     "no difference beyond the margin": "the interval is within it",
-    "not decided": "the interval reaches beyond it and within",
+    "not decided": "the interval includes it",
 }
 
 
@@ -83,7 +83,7 @@ class Comparison:
         (a, b), unit, (low, mean, high) = (own.name for own in self.arms), self.unit, self.gap
         at = f" at {self.axis} {self.at:,.10g}" if self.axis else ""
         better = f"{a} is {'worse' if mean > 0 else 'better'}"
-        sign = better if low > 0 or high < 0 else "which is worse is not shown"
+        sign = better if low > 0 or high < 0 else "these runs do not show which is worse"
         known, meaning = f"90 % interval {low:+.4f} to {high:+.4f}", MEANING[self.decision]
         if math.isnan(low):
             known, meaning = "no interval: one seed each", "one seed each"
@@ -100,9 +100,11 @@ class Comparison:
             few = min(len(own) for own in self.ends[:2]) < decide.ENOUGH
             source = "drawn towards that of published ones" if few else "as seen"
             source = "of published ones" if math.isnan(low) else source
+            near = " The gap seen is nearer to the margin than to 0, so these may not suffice."
+            near *= abs(mean) > self.margin / 2
             lines.append(
                 f"To decide: {many} more seeds of each arm (80 % power, planned for a true gap of 0"
-                f" and a deviation over seeds of {self.deviation:.2g} {unit}, {source})."
+                f" and a deviation over seeds of {self.deviation:.2g} {unit}, {source}).{near}"
             )
         notes = [note for own in self.arms for note in own.logs.notes]
         if columns[0] != columns[1]:
@@ -119,6 +121,8 @@ class Comparison:
         if pairs:
             rest = f", unpaired {count_a - pairs} and {count_b - pairs}, in one estimate"
             how = f"paired {pairs} ({both}){rest if max(count_a, count_b) > pairs else ''}"
+            if not all(own.logs.is_run for own in self.arms):
+                how += ", by name (--unpaired if two of a name share nothing)"
         elif self.ends.pairs and max(count_a, count_b) > 1:
             how = f"unpaired (so few in both, {both}, show no correlation)"
         return f"Seeds: {count_a} of {self.arms[0].name}, {count_b} of {self.arms[1].name}; {how}."
@@ -199,6 +203,7 @@ def compare(
     column: str | None = None,
     margin: float = MARGIN,
     vocabulary: int | None = None,
+    paired: bool = True,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare two sets of training runs, as `jaxtie compare A B` does.
@@ -209,6 +214,8 @@ def compare(
       column: name of the loss, where several fit.
       margin: gap that matters, in the unit of the losses: nats, or bits per byte.
       vocabulary: its entries; losses above ln(vocabulary) + 1 nat are then refused.
+      paired: whether runs of the same seed are pairs; False: they share neither initial values nor
+        the order of the data.
       out: folder for the figure and the answer; None: nothing is written.
 
     Returns:
@@ -235,7 +242,7 @@ def compare(
         counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
         raise UserError(f"{counted}: cannot be matched; give both the same column")
     sides, common = _sides(logs, axis, vocabulary)
-    answer = _judge(sides, axis, common, margin)
+    answer = _judge(sides, axis, common, margin, paired)
     if out is not None:
         answer.write(Path(out))
     return answer
@@ -297,7 +304,9 @@ def _sides(
     return (a, b), common
 
 
-def _judge(arms: tuple[Side, Side], axis: str, common: list[float], margin: float) -> Comparison:
+def _judge(
+    arms: tuple[Side, Side], axis: str, common: list[float], margin: float, paired: bool
+) -> Comparison:
     a, b = (own.ends.drop(own.stuck) for own in arms)
     both = [seed for seed in a.index if seed in b]
     digits = [own.logs.digit for own in arms]
@@ -306,6 +315,7 @@ def _judge(arms: tuple[Side, Side], axis: str, common: list[float], margin: floa
     is_same = bool((a[both] == b[both]).all()) and a[both].nunique() > 1 and max(digits) < margin
     names = " and ".join(own.name for own in arms)
     check(not is_same, f"{names}: have equal losses; give two sets of runs")
+    both = both if paired else []
     first, second = (np.r_[own[both], own.drop(both)].astype(np.float64) for own in (a, b))
     ends = decide.Ends(first, second, len(both), (digits[0], digits[1]))
     mean, half = map(float, decide.interval(ends))

@@ -38,6 +38,7 @@ Exit status: 0 done, 2 a user's error.
   --column NAME      column of the loss (found by its name); several with commas between where files
                      have different ones
   --margin NAT       gap that matters, in the unit of the losses (0.01)
+  --unpaired         runs of the same seed share nothing, so they are no pairs
   --vocabulary V     entries of the vocabulary: refuse losses above ln V + 1
   --out DIR          folder for comparison.png, both arms over all common steps, and comparison.json
   --json             print the answer as JSON instead
@@ -45,6 +46,7 @@ Exit status: 0 done, 2 a user's error.
     arms: tuple[str, ...] = argument(str, ())
     column: str | None = option()
     margin: float = option(parse_above_0("a gap above 0"), 0.01)
+    unpaired: bool = flag()
     vocabulary: int | None = option(parse_positive)
     out: Path | None = option(parse_path)
     json: bool = flag()
@@ -68,6 +70,7 @@ def _run(options: CompareOptions) -> int:
         column=options.column,
         margin=options.margin,
         vocabulary=options.vocabulary,
+        paired=not options.unpaired,
         out=options.out,
     )
     if options.json:

@@ -81,6 +81,11 @@ class Logs:
         return last.removesuffix(Path(last).suffix if Path(last).suffix in SUFFIXES else "")
 
     @property
+    def is_run(self) -> bool:
+        """Whether they are of a run of jaxtie, whose arms share seeds."""
+        return bool((self.rows["line"] == 0).all())
+
+    @property
     def axes(self) -> list[str]:
         """Axes on which every loss has a place."""
         return [axis for axis in AXES if self.rows[axis].notna().all()]

@@ -58,7 +58,7 @@ def test_the_answer_says_gap_interval_decision_and_seeds(arms, capsys):
     assert gap.startswith("tied − untied = +0.0300 nat of loss at step 9 (90 % interval +0.02")
     assert gap.endswith("tied is worse.")
     assert decision.startswith("Against a margin of 0.01 nat: larger (tied is worse than untied")
-    assert seeds == "Seeds: 4 of tied, 4 of untied; paired 4 (0, 1, 2, 3)."
+    assert seeds.startswith("Seeds: 4 of tied, 4 of untied; paired 4 (0, 1, 2, 3), by name (")
 
 
 def test_the_sign_is_that_of_the_first_arm_less_the_second(arms, capsys):
@@ -310,6 +310,23 @@ def folder(tmp_path):
     content = results.to_netcdf(engine="h5netcdf")
     write_sealed(RunFolder(tmp_path).results, bytes(content))
     return tmp_path
+
+
+def test_seeds_of_one_name_are_pairs_unless_they_share_nothing(tmp_path, capsys):
+    """The losses of a reader who had independent seeds: pairing doubled the interval."""
+    losses = {"tied": (3.312, 3.301, 3.309), "untied": (3.298, 3.302, 3.296)}
+    for arm, values in losses.items():
+        for seed, loss in enumerate(values):
+            write(tmp_path / arm / f"seed{seed}.csv", f"step,val_loss\n5000,{loss}\n")
+    arms = [str(tmp_path / arm) for arm in losses]
+    paired = jaxtie.compare(*arms)
+    unpaired = jaxtie.compare(*arms, paired=False)
+    assert (paired.ends.paired, unpaired.ends.paired) == (3, 0)
+    assert paired.gap[1] == unpaired.gap[1] and paired.gap[2] > unpaired.gap[2]
+    assert "paired 3 (0, 1, 2), by name (--unpaired if" in paired.lines[2]
+    assert "nearer to the margin than to 0" in paired.lines[3]
+    assert run(*arms, "--unpaired") == 0
+    assert capsys.readouterr().out.splitlines() == unpaired.lines
 
 
 def test_a_run_is_compared_by_its_arms(folder, capsys):
