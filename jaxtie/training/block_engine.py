@@ -15,9 +15,8 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,6 +41,7 @@ from jaxtie.training.task import (
     State,
     Task,
     flatten,
+    side_by_side,
     unflatten,
     untie_members,
 )
@@ -257,25 +257,23 @@ class Block:
 
     Attributes:
       numbers: of the members, without padding.
-      step: updates made once all submitted calls are done.
-      streams: host array, padded.
-      points: sweep points, padded.
-      states: on the device.
       device: trains the block.
-      latest: the last submitted call.
+      step: updates made.
+      streams: host array, padded.
+      states: padded, on the device; None before the start.
+      count: records of the next chunk; one at first, to see the speed.
     """
 
     numbers: np.ndarray
-    step: int
-    streams: np.ndarray
-    points: np.ndarray
-    states: State
     device: jax.Device
-    latest: Future | None = None
+    step: int = 0
+    streams: Any = None
+    states: State | None = None
+    count: int = 1
 
 
 class BlockRun:
-    """Train members of an arm up to a step, with a queue of blocks.
+    """Train members of an arm up to a step, in blocks that take turns.
 
     Args:
       program: of the arm's phase.
@@ -296,8 +294,6 @@ class BlockRun:
         self.program, self.workers, self.config, self.until = program, workers, config, until
         self.chunk_seconds, self.every = chunk_seconds, config.record_every
         self.hparams = stack_hparams(config, workers[0].platform)
-        self.devices = itertools.cycle(workers)
-        self.waiting: deque[Block] = deque()
         # By device and sweep points, since the exact distributions of an ordered model are larger
         # than its state, and equal for all members without a sweep.
         self.placed: dict[tuple[jax.Device, bytes], HParams] = {}
@@ -307,96 +303,65 @@ class BlockRun:
 
         Workers go on while the caller holds a chunk, so members are at different steps.
         """
-        resumed: set[int] = set()
+        size, devices = self.program.block, itertools.cycle(self.workers)
+        fresh, blocks = np.array(numbers, np.int64), []
         if known is not None:
-            resumed = set(known.numbers.tolist())
-            self._resume(np.array(numbers), known)
-        fresh = np.array([number for number in numbers if number not in resumed], np.int64)
-        for own in _in_blocks(fresh, self.program.block):
-            yield self._begin(own)
-        seconds_per_record = self.chunk_seconds  # one record first, to see the speed
-        under_way: deque[Future] = deque()
-        with ThreadPoolExecutor(len(self.workers)) as pool:
-            while self.waiting or under_way:
-                while self.waiting and len(under_way) <= len(self.workers):
-                    under_way.append(self._submit(pool, seconds_per_record))
-                done, seconds_per_record = under_way.popleft().result()
-                yield done
+            wanted = np.isin(known.numbers, fresh) & (known.steps < self.until)
+            fresh = fresh[~np.isin(fresh, known.numbers)]
+            for step in np.unique(known.steps[wanted]):
+                for own in _in_blocks(np.flatnonzero(wanted & (known.steps == step)), size):
+                    block = Block(known.numbers[own], next(devices), int(step))
+                    block.streams = self._pad(known.streams[own])
+                    states = {name: self._pad(leaf[own]) for name, leaf in known.states.items()}
+                    states = unflatten(self.program.states, states)
+                    block.states = jax.device_put(states, block.device)
+                    blocks.append(block)
+        blocks += [Block(own, next(devices)) for own in _in_blocks(fresh, size)]
+        return side_by_side(map(self._train, blocks), len(self.workers), in_turns=True)
 
     def _pad(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[-1:], self.program.block - len(x), axis=0)])
 
-    def _resume(self, numbers: np.ndarray, known: Members) -> None:
-        """Queue blocks of members that are at the same step."""
-        wanted = np.isin(known.numbers, numbers)
-        for step in np.unique(known.steps[wanted & (known.steps < self.until)]):
-            here = np.flatnonzero(wanted & (known.steps == step))
-            for indices in _in_blocks(here, self.program.block):
-                own = jax.tree.map(lambda x, i=indices: x[i], known)
-                states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
-                self._wait(own.numbers, int(step), self._pad(own.streams), states)
+    def _train(self, block: Block) -> Iterator[Chunk]:
+        if block.states is None:
+            yield self._begin(block)
+        while block.step < self.until:
+            yield self._advance(block)
 
-    def _wait(self, numbers: np.ndarray, step: int, streams: np.ndarray, states: State) -> Block:
-        """Queue a block for the next device."""
-        points, _ = point_and_seed(self._pad(numbers))
-        device = next(self.devices)
-        states = jax.device_put(states, device)
-        self.waiting.append(Block(numbers, step, streams, points, states, device))
-        return self.waiting[-1]
-
-    def _begin(self, own: np.ndarray) -> Chunk:
-        """Start members, queue their block and return their record at step 0."""
-        points, seeds = point_and_seed(self._pad(own))
+    def _begin(self, block: Block) -> Chunk:
+        """Start the members of a block; return their record at step 0."""
+        points, seeds = point_and_seed(self._pad(block.numbers))
         hparams = jax.tree.map(lambda x: x[points], self.hparams)
         states, streams, records = self.program.start(seeds.astype(np.uint32), hparams)
-        block = self._wait(own, 0, np.array(streams), states)
-        records = {name: value[None] for name, value in as_host(records).items()}
-        return self._chunk(block, 0, 0, as_host(states), records)
+        block.states, block.streams = jax.device_put(states, block.device), np.array(streams)
+        return self._chunk(block, 0, jax.tree.map(lambda x: x[None], as_host(records)))
 
-    def _submit(self, pool: ThreadPoolExecutor, seconds_per_record: float) -> Future:
-        """Submit the next waiting block for a chunk."""
-        block = self.waiting.popleft()
-        count = min(
-            max(1, int(self.chunk_seconds / seconds_per_record)),
-            CHUNK,
-            (self.until - block.step) // self.every,
-        )
-        block.latest = pool.submit(self._advance, block, block.latest, block.step, count)
-        block.step += count * self.every
-        if block.step < self.until:
-            self.waiting.append(block)
-        return block.latest
-
-    def _advance(
-        self, block: Block, previous: Future | None, step: int, count: int
-    ) -> tuple[Chunk, float]:
-        """Train a block, once its previous call is done; return a chunk, and seconds a record."""
-        if previous:
-            wait([previous])
-        began, key = time.monotonic(), (block.device, block.points.tobytes())
+    def _advance(self, block: Block) -> Chunk:
+        """Train a block for a chunk."""
+        points, _ = point_and_seed(self._pad(block.numbers))
+        began, key = time.monotonic(), (block.device, points.tobytes())
         if key not in self.placed:
-            own = jax.tree.map(lambda x: x[block.points], self.hparams)
+            own = jax.tree.map(lambda x: x[points], self.hparams)
             self.placed[key] = jax.device_put(own, block.device)
+        count = min(block.count, CHUNK, (self.until - block.step) // self.every)
         block.states, records = self.program.advance[block.device](
             block.states,
             block.streams,
             self.placed[key],
-            *map(np.int32, (step, count, self.config.steps)),
+            *map(np.int32, (block.step, count, self.config.steps)),
         )
         records = {name: np.asarray(value)[:count] for name, value in records.items()}
-        seconds = time.monotonic() - began
-        after, first_record = step + count * self.every, step // self.every + 1
-        chunk = self._chunk(block, first_record, after, as_host(block.states), records)
-        return chunk, seconds / count
+        seconds = (time.monotonic() - began) / count
+        block.count = max(1, int(self.chunk_seconds / seconds))
+        first_record = block.step // self.every + 1
+        block.step += count * self.every
+        return self._chunk(block, first_record, records)
 
-    def _chunk(
-        self, block: Block, first_record: int, step: int, states: State, records: Recorded
-    ) -> Chunk:
+    def _chunk(self, block: Block, first_record: int, records: Recorded) -> Chunk:
         size = len(block.numbers)
-        leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
-        members = Members(
-            block.numbers, np.full(size, step, np.int64), block.streams[:size], leaves
-        )
+        leaves = {name: leaf[:size] for name, leaf in flatten(as_host(block.states)).items()}
+        steps = np.full(size, block.step, np.int64)
+        members = Members(block.numbers, steps, block.streams[:size], leaves)
         own = {name: value[:, :size] for name, value in records.items()}
         updates = own["loss"].size * self.every if first_record else 0
         return Chunk(block.numbers, first_record, own, members, updates)

@@ -15,9 +15,9 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ from jaxtie.training.task import (
     Task,
     evaluation_stream,
     flatten,
+    side_by_side,
     unflatten,
     untie_members,
 )
@@ -55,8 +56,6 @@ AHEAD = 4  # calls whose batches are made before they are needed
 AT_ONCE = {"cpu": 1, "gpu": 10, "tpu": 10}
 TRIAL_STEPS = 20  # steps trained to estimate the time
 KEPT = 8  # programs in the cache
-Item = TypeVar("Item")
-_EXHAUSTED = object()
 _kept: dict[tuple, "RowProgram"] = {}
 
 
@@ -424,19 +423,19 @@ class RowEngine(Engine[RowProgram]):
     ) -> Iterator[Chunk]:
         """Train members up to a step, from their known state or from the start."""
 
-        def chunks(member: MemberRun) -> Iterator[Chunk]:
+        def chunks(seed: int) -> Generator[Chunk, None, bool]:
+            member = MemberRun(self, program, seed, known, until)
             with self.processes.watched():
                 yield from member.chunks(control)
+            return member.is_over
 
-        members = (MemberRun(self, program, seed, known, until) for seed in numbers)
         if (count := min(self.at_a_time(program), len(numbers))) > 1:
-            for chunk in side_by_side(map(chunks, members), count, control.stopped):
+            for chunk in side_by_side(map(chunks, numbers), count, control.stopped):
                 # the others train at the same time
                 yield chunk._replace(evaluating=chunk.evaluating / count)
             return
-        for member in members:
-            yield from chunks(member)
-            if member.is_over:
+        for seed in numbers:
+            if (yield from chunks(seed)):
                 return
 
     def at_a_time(self, program: RowProgram) -> int:
@@ -505,36 +504,3 @@ def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
         name: np.sum(values * weight, axis=0) / np.sum(weight, axis=0)
         for name, values in whole.items()
     }
-
-
-def side_by_side(
-    iterators: Iterable[Iterator[Item]], count: int, stopped: Sequence[object] = ()
-) -> Iterator[Item]:
-    """Advance several iterators at a time, each in a thread; yield their items as they come.
-
-    Args:
-      iterators: advanced by any thread, never by two at once.
-      count: number of iterators at a time.
-      stopped: no other iterator begins once it is not empty; running ones must end by themselves.
-    """
-    waiting = iter(iterators)
-    with ThreadPoolExecutor(count) as pool:
-        under_way: dict[Future, Iterator[Item]] = {}
-
-        def advance(iterator: Iterator[Item]) -> None:
-            under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
-
-        def begin_another() -> None:
-            if not stopped and (iterator := next(waiting, None)) is not None:
-                advance(iterator)
-
-        for _ in range(count):
-            begin_another()
-        while under_way:
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                iterator = under_way.pop(future)
-                if (item := future.result()) is _EXHAUSTED:
-                    begin_another()
-                else:
-                    advance(iterator)
-                    yield item

@@ -6,7 +6,9 @@ checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -23,6 +25,8 @@ Metrics = dict[str, jax.Array]
 Recorded = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
 CompiledProgram = TypeVar("CompiledProgram")  # of an engine
+Item = TypeVar("Item")
+_EXHAUSTED = object()
 
 
 def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> StreamKey:
@@ -402,6 +406,44 @@ class Engine(Generic[CompiledProgram]):
         members = -(-len(self.config.members) // together) * together
         tokens = sum(chunk.tokens for chunk in rest) / training
         return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
+
+
+def side_by_side(
+    iterators: Iterable[Iterator[Item]],
+    count: int,
+    stopped: Sequence[object] = (),
+    *,
+    in_turns: bool = False,
+) -> Iterator[Item]:
+    """Advance several iterators at a time, each in a thread; yield their items as they come.
+
+    Args:
+      iterators: advanced by any thread, never by two at once.
+      count: number of iterators at a time.
+      stopped: no other iterator begins once it is not empty; running ones must end by themselves.
+      in_turns: advance all of them in turns, an item each; else the first ones to their end.
+    """
+    waiting = deque(iterators)
+    with ThreadPoolExecutor(count) as pool:
+        under_way: dict[Future, Iterator[Item]] = {}
+
+        def advance_next() -> None:
+            if waiting:
+                iterator = waiting.popleft()
+                under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
+
+        for _ in range(count):
+            advance_next()
+        while under_way:
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                iterator = under_way.pop(future)
+                if (item := future.result()) is _EXHAUSTED:
+                    if not stopped:
+                        advance_next()
+                else:
+                    (waiting.append if in_turns else waiting.appendleft)(iterator)
+                    advance_next()
+                    yield item
 
 
 def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:

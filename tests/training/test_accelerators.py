@@ -13,7 +13,13 @@ from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
 from jaxtie.training import block_engine, devices
-from jaxtie.training.block_engine import BlockEngine, BlockRun, check_memory, members_per_block
+from jaxtie.training.block_engine import (
+    Block,
+    BlockEngine,
+    BlockRun,
+    check_memory,
+    members_per_block,
+)
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
 from jaxtie.tying.cross_entropy import BLOCK_SIZE
@@ -200,7 +206,6 @@ def test_blocks_share_equal_hyperparameters_on_a_device():
     for config in (plain, swept):
         run, members = BlockRun(program, [device], config, 100), np.array(config.members)
         for i in range(0, len(members), 2):
-            block = run._wait(members[i : i + 2], 0, np.zeros((2, 2), np.uint32), {})
-            run._advance(block, None, 0, 1)
+            run._advance(Block(members[i : i + 2], device, 0, np.zeros((2, 2), np.uint32), {}))
     assert found[0] is found[1]
     assert [own["weight_decay"].tolist() for own in found[2:]] == [[0, 0], [0, 0.25], [0.25, 0.25]]
