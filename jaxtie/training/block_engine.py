@@ -128,14 +128,12 @@ def advance_members(member: Member, layout: Layout, platform: str, states, strea
 
 
 class Batched(NamedTuple):
-    """The functions of a block of members and their shapes; not compiled yet."""
+    """The functions of a block of members and the shapes of their arguments; not compiled yet."""
 
     start: jax.stages.Wrapped
+    start_shapes: tuple
     advance: jax.stages.Wrapped
-    states: State
-    streams: jax.ShapeDtypeStruct
-    seeds: jax.ShapeDtypeStruct
-    hparams: HParams
+    advance_shapes: tuple
 
 
 def batch_members(
@@ -186,67 +184,44 @@ def batch_members(
     )
     # a record has the shapes of the first one
     states, streams, shapes = jax.eval_shape(start, seeds, hparams)
-    return Batched(start, advance, states, streams, seeds, hparams)
-
-
-def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
-    """Lower the program that trains a block on one device."""
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    own = _on_device((batched.states, batched.streams, batched.hparams), device)
-    return batched.advance.lower(*own, scalar, scalar, scalar)
+    return Batched(
+        start, (seeds, hparams), advance, (states, streams, hparams, scalar, scalar, scalar)
+    )
 
 
-def _on_device(tree, device: jax.Device):
+def lower(function: jax.stages.Wrapped, shapes: tuple, device: jax.Device) -> jax.stages.Lowered:
+    """Lower a function for arguments of these shapes on one device."""
     sharding = SingleDeviceSharding(device)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
-
-
-def compile_block(
-    config: TaskConfig, variant: Variant, block: int, devices: Sequence[jax.Device]
-) -> BlockProgram:
-    """Compile the training of a variant, for any number of seeds, steps and sweep points.
-
-    Every device has its own copy of the same program: one that is partitioned over a mesh goes
-    through other compiler passes and rounds differently. Programs are cached.
-    """
-    platform = devices[0].platform
-    layout = layout_of(config, platform)
-    fast = machine.FAST.get(platform, {})
-    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
-    return _compile_block(
-        config.program_key(),
-        variant,
-        layout,
-        block,
-        tuple(dict.fromkeys(devices)),
-        tuple(once.items()),
-        tuple(fast.items()),
+    return function.lower(
+        *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
     )
 
 
 @functools.lru_cache(32)
-def _compile_block(
-    config: TaskConfig,
-    variant: Variant,
-    layout: Layout,
-    block: int,
-    devices: tuple[jax.Device, ...],
-    of_start: tuple,
-    of_advance: tuple,
+def compile_block(
+    config: TaskConfig, variant: Variant, layout: Layout, block: int, devices: tuple
 ) -> BlockProgram:
+    """Compile the training of a variant, for any number of seeds, steps and sweep points.
+
+    Every device has its own copy of the same program: one that is partitioned over a mesh goes
+    through other compiler passes and rounds differently. Programs are cached, by configurations
+    that are reduced to `TaskConfig.program_key`.
+    """
+    platform = devices[0].platform
+    fast = machine.FAST.get(platform, {})
+    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
     # lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
-        batched = batch_members(config, variant, layout, block, devices[0].platform)
-        lowered = {device: lower_advance(batched, device) for device in devices}
-        compiled = {
-            device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered
-        }
-        start = batched.start.lower(*_on_device((batched.seeds, batched.hparams), devices[0]))
+        batched = batch_members(config, variant, layout, block, platform)
+        lowered = [lower(batched.advance, batched.advance_shapes, device) for device in devices]
+        compiled = [pool.submit(each.compile, dict(fast)) for each in lowered]
+        start = lower(batched.start, batched.start_shapes, devices[0])
         return BlockProgram(
-            start.compile(dict(of_start)),
-            {device: future.result() for device, future in compiled.items()},
-            batched.states,
+            start.compile(dict(once)),
+            {device: future.result() for device, future in zip(devices, compiled, strict=True)},
+            batched.advance_shapes[0],
             block,
         )
 
@@ -380,7 +355,8 @@ class BlockEngine(Engine[BlockProgram]):
     def __init__(self, config: TaskConfig, processes: Processes):
         devices = jax.local_devices()
         self.config, self.processes, platform = config, processes, devices[0].platform
-        self.block = members_per_block(layout_of(config, platform), len(config.members))
+        self.layout = layout_of(config, platform)
+        self.block = members_per_block(self.layout, len(config.members))
         self.own = set(processes.share(config.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
         variant = config.arms[0].variant
@@ -396,7 +372,9 @@ class BlockEngine(Engine[BlockProgram]):
 
     def compile(self, phase: Phase) -> BlockProgram:
         """Compile the program of a phase; raise UserError if the devices lack the memory."""
-        program = compile_block(self.config, phase.variant, self.block, self.workers)
+        devices = tuple(dict.fromkeys(self.workers))
+        key = self.config.program_key()
+        program = compile_block(key, phase.variant, self.layout, self.block, devices)
         check_memory(program, self.workers, len(self.own), swept=self.swept)
         return program
 

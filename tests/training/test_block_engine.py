@@ -20,7 +20,7 @@ from jaxtie.training.block_engine import (
     batch_members,
     compile_block,
     layout_of,
-    lower_advance,
+    lower,
     members_per_block,
 )
 from jaxtie.training.distributed import Processes
@@ -51,7 +51,9 @@ def program(
     devices: Sequence[jax.Device] = ONE_DEVICE,
 ) -> BlockProgram:
     """Compile an arm, for blocks of the size that `like` gets."""
-    return compile_block(config, Variant(arm == "tied"), block_of(like), devices)
+    key, variant = config.program_key(), Variant(arm == "tied")
+    layout, own = layout_of(config, "cpu"), tuple(dict.fromkeys(devices))
+    return compile_block(key, variant, layout, block_of(like), own)
 
 
 def records(
@@ -240,7 +242,7 @@ def lowered(config: Experiment) -> str:
     """Return the text of the program of the first phase, before it is compiled."""
     own, variant = key_of(config)
     batched = batch_members(own, variant, layout_of(config, "cpu"), block_of(config), "cpu")
-    return lower_advance(batched, ONE_DEVICE[0]).as_text()
+    return lower(batched.advance, batched.advance_shapes, ONE_DEVICE[0]).as_text()
 
 
 @pytest.mark.slow
