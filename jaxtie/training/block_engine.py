@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.config import Layout, TaskConfig, UserError, Variant, point_and_seed
+from jaxtie.config import Layout, TaskConfig, Variant, check, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
@@ -408,48 +408,34 @@ class BlockEngine(Engine[BlockProgram]):
         return run.chunks(range(together), None), together, needed
 
 
-def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) -> int:
-    """Return the memory of a waiting block: states and, where members differ in them, hparams."""
-    if swept:
-        return program.advance[device].memory_analysis().argument_size_in_bytes
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
-
-
 def device_bytes(
     program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
 ) -> int:
-    """Return the memory of the states of all members and of training a block per worker."""
+    """Return the memory of the states of all members and of training a block per worker.
+
+    A waiting block has states and, where members differ in them, hyperparameters.
+    """
     sizes = [program.advance[device].memory_analysis() for device in workers]
     work = sum(
         size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
         for size in sizes
     )
+    states = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
     waiting = max(0, -(-members // program.block) - len(workers))
-    return work + waiting * bytes_of_waiting(program, workers[0], swept=swept)
+    return work + waiting * (sizes[0].argument_size_in_bytes if swept else states)
 
 
 def check_memory(
     program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
 ) -> None:
-    """Check that the devices have the memory.
-
-    Raises:
-      UserError: else; says how many members fit.
-    """
-    limit = machine.memory_limit(workers[0])
-    if limit is None:
+    """Raise UserError if the devices lack the memory."""
+    if (limit := machine.memory_limit(workers[0])) is None:
         return
     each = -(-members // program.block // len(workers))  # blocks of a worker
     needed = device_bytes(program, workers[:1], each * program.block, swept=swept)
-    if needed <= limit:
-        return
-    room = each + (limit - needed) // bytes_of_waiting(program, workers[0], swept=swept)
-    fitting = max(0, room) * len(workers) * program.block
-    remedy = (
-        f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
+    check(
+        needed <= limit,
+        f"{members:,} members in blocks of {program.block:,} need {needed / 2**30:,.1f} GiB on each"
+        f" {machine.describe_device(workers[0])}, where JAX may use {limit / 2**30:,.1f};"
+        " train fewer a run (--seeds, --out), or use devices with more",
     )
-    gib = (
-        f"{needed / 2**30:,.1f} GiB on each {machine.describe_device(workers[0])}, where JAX may"
-        f" use {limit / 2**30:,.1f}"
-    )
-    raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")

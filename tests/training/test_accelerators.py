@@ -179,13 +179,8 @@ def test_memory_is_checked_before_anything_is_trained(members, count, swept, nee
     assert (
         str(refused.value)
         == f"{members} members in blocks of 100 need {needed} GiB on each chip, where JAX may use"
-        f" 9.0; train at most {(300 if swept else 500) * count} a run (--seeds, --out)"
+        " 9.0; train fewer a run (--seeds, --out), or use devices with more"
     )
-
-
-def test_a_block_that_no_device_holds_is_refused_without_a_number(nine_gib):
-    with pytest.raises(UserError, match=r"use devices with more$"):
-        check_memory(program_of(2**30, 2**33), ["device"], 1, swept=False)
 
 
 def test_a_cpu_refuses_nothing():
