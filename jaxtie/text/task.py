@@ -29,12 +29,12 @@ from jaxtie.text.corpus import (
     token_counts,
     training_batches,
 )
-from jaxtie.text.data.batches import PaddedRows
+from jaxtie.text.data.batches import EpochBatches, PaddedRows
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
 from jaxtie.training import interventions
-from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
+from jaxtie.training.task import HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_entropy
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
@@ -55,7 +55,7 @@ class TextRows:
         """The batches of every evaluation."""
         return self.config.prepared.validation
 
-    def training(self, seed: int) -> Batches:
+    def training(self, seed: int) -> EpochBatches:
         """Return the batches of a seed, by step."""
         return training_batches(self.config, self.config.prepared, seed)
 

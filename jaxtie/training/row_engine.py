@@ -11,11 +11,12 @@ the loss is the mean over the whole batch for any number of devices.
 Shapes: B rows, L tokens a row.
 """
 
+import functools
 import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, means, unmeasured_roles, untie_state, weighted
 from jaxtie.training.task import (
-    Batches,
     Chunk,
     Control,
     Engine,
@@ -55,8 +55,6 @@ AHEAD = 4  # calls whose batches are made before they are needed
 # Most steps of a call: on an accelerator a small model's step takes no longer than starting a call.
 AT_ONCE = {"cpu": 1, "gpu": 10, "tpu": 10}
 TRIAL_STEPS = 20  # steps trained to estimate the time
-KEPT = 8  # programs in the cache
-_kept: dict[tuple, "RowProgram"] = {}
 
 
 class Carry(NamedTuple):
@@ -143,16 +141,16 @@ def _make_start(task: Task) -> Callable:
     return start
 
 
-def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
-    """Compile the training of a variant for every row length. Programs are cached."""
-    task = config.build(variant, mesh.devices.flat[0].platform)
-    assert task.rows is not None
-    key = config.program_key(), task.rows.key, variant, tuple(mesh.devices.flat)
-    if key not in _kept:
-        if len(_kept) >= KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(task, mesh)
-    return _kept[key]
+@functools.lru_cache(8)
+def compile_rows(
+    config: TaskConfig, rows_key: Hashable, variant: Variant, mesh: Mesh, at_once: int
+) -> RowProgram:
+    """Compile the training of a variant for every row length.
+
+    Programs are cached, by configurations that are reduced to `TaskConfig.program_key`; they also
+    depend on the rows, see `HostRows`, and on the steps of a call.
+    """
+    return _compile(config.build(variant, mesh.devices.flat[0].platform), mesh, at_once)
 
 
 def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> int:
@@ -161,11 +159,10 @@ def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> 
     return max(count for count in range(1, most + 1) if config.record_every % count == 0)
 
 
-def _compile(task: Task, mesh: Mesh) -> RowProgram:
+def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
     options: dict[str, Any] = dict(machine.REPEATABLE.get(platform, {}))
-    at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
     def step(carry, tokens_BxL, stream, number):
@@ -247,7 +244,7 @@ def calls_of(steps: range, at_once: int) -> Iterator[range]:
 
 
 def make_ahead(
-    batches: Batches, steps: range, program: RowProgram
+    batches: Any, steps: range, program: RowProgram
 ) -> Iterator[tuple[jax.Array, int, int]]:
     """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
 
@@ -407,7 +404,10 @@ class RowEngine(Engine[RowProgram]):
 
     def compile(self, phase: Phase) -> RowProgram:
         """Compile the program of a phase."""
-        return compile_rows(self.config, phase.variant, self.mesh)
+        platform = self.mesh.devices.flat[0].platform
+        at_once = steps_at_once(self.config, self.rows.lengths, platform)
+        key = self.config.program_key()
+        return compile_rows(key, self.rows.key, phase.variant, self.mesh, at_once)
 
     def parameters(self, program: RowProgram) -> int:
         """Return the number of parameters of a member."""

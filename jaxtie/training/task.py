@@ -48,27 +48,10 @@ def evaluation_stream(data_seed: int) -> np.ndarray:
     return np.asarray(jax.random.key_data(key))
 
 
-class HostBatch(Protocol):
-    """Rows that the host makes."""
-
-    @property
-    def tokens_BxL(self) -> np.ndarray:  # noqa: N802, a shape
-        """Tokens, i32."""
-
-    @property
-    def lengths_B(self) -> np.ndarray:  # noqa: N802, a shape
-        """Number of real tokens of each row."""
-
-
-class Batches(Protocol):
-    """The batches of a seed, by step."""
-
-    def __getitem__(self, step: int, /) -> HostBatch:
-        """Return the batch of a step: a function of (seed, step) alone."""
-
-
 class HostRows(Protocol):
     """Rows of a task whose batches the host makes.
+
+    A batch has `tokens_BxL`, i32, and `lengths_B`, the number of real tokens of each row; NumPy.
 
     Attributes:
       key: equal for equal rows and vocabularies.
@@ -81,11 +64,11 @@ class HostRows(Protocol):
     lengths: tuple[int, ...]
 
     @property
-    def validation(self) -> Sequence[HostBatch]:
+    def validation(self) -> Sequence[Any]:
         """Return the batches of every evaluation."""
 
-    def training(self, seed: int) -> Batches:
-        """Return the batches of a seed."""
+    def training(self, seed: int) -> Any:
+        """Return the batches of a seed, by step: functions of (seed, step) alone."""
 
 
 class Roles(NamedTuple):
