@@ -96,7 +96,6 @@ def compile_arms(
 ) -> tuple[Any, list]:
     """Compile the training of a block of each arm in one program; return it and the arms."""
     import jax
-    import jax.numpy as jnp
 
     from jaxtie.config import Variant as Arm
     from jaxtie.training import block_engine, devices, lanes
@@ -121,10 +120,9 @@ def compile_arms(
             arguments = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
                 (
-                    [each.states for each in batched],
-                    [each.streams for each in batched],
-                    batched[0].hparams,
-                    *[jax.ShapeDtypeStruct((), jnp.int32)] * 3,
+                    [each.advance_shapes[0] for each in batched],
+                    [each.advance_shapes[1] for each in batched],
+                    *batched[0].advance_shapes[2:],
                 ),
             )
             traced = jax.jit(advance, donate_argnums=0).trace(*arguments)
