@@ -17,7 +17,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -194,40 +194,33 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
         return jax.jit(function, in_shardings=shardings, out_shardings=replicated, **more)
 
     seed = jax.ShapeDtypeStruct((), np.uint32)
-    jobs = {("start", 0): jax.jit(start, out_shardings=replicated).lower(seed)}
-    jobs["evaluate", 0] = jax.jit(
-        evaluate, in_shardings=replicated, out_shardings=replicated
-    ).lower(params)
+    lowered: dict[str, Any] = {"step": {}, "validate": {}}
+    lowered["start"] = jax.jit(start, out_shardings=replicated).lower(seed)
+    of_params = jax.jit(evaluate, in_shardings=replicated, out_shardings=replicated)
+    lowered["evaluate"] = of_params.lower(params)
     single = shared(step, "rows", donate_argnums=0, compiler_options=options)
     axes = ("rows",) if at_once == 1 else (None, "rows")
     call = shared(step if at_once == 1 else steps, *axes, donate_argnums=0)
     for length, shape in tokens.items():
         lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
         of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
-        jobs["step", length] = call.lower(shapes, of_call, stream, scalar)
-        jobs["validate", length] = shared(validate, "rows").lower(params, shape, stream, scalar)
+        lowered["step"][length] = call.lower(shapes, of_call, stream, scalar)
+        of_rows = shared(validate, "rows")
+        lowered["validate"][length] = of_rows.lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
-        compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
-        done = {name: future.result() for name, future in compiling.items()}
-    compiled, validations = (
-        {length: done[what, length] for length in tokens} for what in ("step", "validate")
-    )
+        compiling = jax.tree.map(lambda each: pool.submit(each.compile, options), lowered)
+        compiled = jax.tree.map(Future.result, compiling)
     metrics = jax.eval_shape(validate, params, next(iter(tokens.values())), stream, scalar)
-    evaluated = task.validate(
-        {name: np.zeros(x.shape) for name, x in metrics.items() if name != "weight"}
-    ) | jax.eval_shape(evaluate, params)
-    evaluated |= dict.fromkeys(("valid_loss_even", "valid_loss_odd"), np.zeros(()))
+    ones = jax.tree.map(lambda x: np.ones(x.shape), metrics)
+    evaluated = _mean_metrics(task, [ones, ones]) | jax.eval_shape(evaluate, params)
     return RowProgram(
-        done["start", 0],
-        compiled,
-        single,
-        at_once,
-        validations,
-        done["evaluate", 0],
-        shapes,
-        mesh,
-        {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
-        jax.device_get(unmeasured_roles(task)),
+        **compiled,
+        single=single,
+        at_once=at_once,
+        shapes=shapes,
+        mesh=mesh,
+        evaluated={name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
+        no_roles=jax.device_get(unmeasured_roles(task)),
     )
 
 
@@ -457,24 +450,12 @@ class RowEngine(Engine[RowProgram]):
             tokens = program.place(batch.tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found.append(validate(params, tokens, stream, np.int32(number)))
-        measured = self._validated(jax.device_get(found))
+        measured = _mean_metrics(self.task, jax.device_get(found))
         measured |= jax.device_get(program.evaluate(params))
         return {
             name: np.where(np.isfinite(value), value, np.nan).astype(np.float32)
             for name, value in measured.items()
         }
-
-    def _validated(self, found: Sequence[Metrics]) -> dict[str, Any]:
-        """Return the means over the batches; of the loss also those of either half.
-
-        A hyperparameter can be chosen on one half and reported on the other.
-        """
-        halves = {"valid_loss_even": found[::2], "valid_loss_odd": found[1::2]}
-        losses = {
-            name: mean_over_batches(half)["loss"] if half else np.nan
-            for name, half in halves.items()
-        }
-        return self.task.validate(mean_over_batches(found)) | losses
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
@@ -494,6 +475,18 @@ class RowEngine(Engine[RowProgram]):
         needed = max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
         own, steps = self.config.seeds[:together], max(2, min(TRIAL_STEPS, self.config.steps))
         return self.run(program, own, None, steps, Control([])), together, together * needed
+
+
+def _mean_metrics(task: Task, found: Sequence[Metrics]) -> dict[str, Any]:
+    """Return the means over the batches; of the loss also those of either half.
+
+    A hyperparameter can be chosen on one half and reported on the other.
+    """
+    halves = {"valid_loss_even": found[::2], "valid_loss_odd": found[1::2]}
+    losses = {
+        name: mean_over_batches(half)["loss"] if half else np.nan for name, half in halves.items()
+    }
+    return task.validate(mean_over_batches(found)) | losses
 
 
 def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
