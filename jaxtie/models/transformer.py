@@ -239,11 +239,7 @@ class EncoderLayer(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """A body of layers.
-
-    Attributes:
-      width, layers, heads, feedforward: sizes.
-    """
+    """A body of layers."""
 
     width: int
     layers: int
@@ -326,12 +322,7 @@ class CausalTransformerBody(_Encoder):
 
     Rotary positions add nothing to the embeddings and have no parameters. So a fresh model passes
     on the normalised embedding, on which the initial loss of a tied model depends, and arms differ
-    in their tables only. `width / heads` must be even.
-
-    Attributes:
-      branch_scale: see `EncoderLayer`.
-      dtype: round the operands of matrix products to it.
-      attention: see `attend_causally`.
+    in their tables only. `width / heads` must be even. Attributes: see `EncoderLayer`.
     """
 
     branch_scale: float = 0.01
@@ -410,11 +401,7 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderBody(_Encoder):
-    """A body for the next token, of `jaxtie.Decoder`; `width / heads` must be even.
-
-    Attributes:
-      gated, std, end_std, dtype, attention: see `DecoderLayer`.
-    """
+    """A body for the next token, of `DecoderLayer`s; `width / heads` must be even."""
 
     gated: bool = True
     std: float = 0.02

@@ -4,11 +4,9 @@ Training amplifies rounding, so members agree over a full run only if the same p
 step. Hence blocks of constant size, the last one padded: at one block size a seed gives the same
 numbers alone as among many, on one device as on several of the kind, in chunks of any length.
 
-- On a CPU a model has one block size, but an LSTM two. Functions mapped without lanes take parts of
-  one size.
-- On a GPU or TPU a kernel takes as long for a few members as for hundreds, so blocks are large.
-- Equal sizes give equal bits; the small and the large block may round differently. `config.json`
-  has the size.
+On a CPU a model has one block size, but an LSTM two. On a GPU or TPU a kernel takes as long for a
+few members as for hundreds, so blocks are large; the small and the large one may round differently.
+`config.json` has the size.
 """
 
 import dataclasses
@@ -250,12 +248,7 @@ class Block:
 class BlockRun:
     """Train members of an arm up to a step, in blocks that take turns.
 
-    Args:
-      program: of the arm's phase.
-      workers: see `assign_workers`.
-      config: of the experiment.
-      until: the last step.
-      chunk_seconds: duration of a chunk; its number of records follows from the speed.
+    A chunk takes about `chunk_seconds`; its number of records follows from the speed.
     """
 
     def __init__(

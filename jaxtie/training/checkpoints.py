@@ -163,9 +163,7 @@ def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Member
 def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
     """Open checkpoints, and close them at the end; an error in closing hides no other error.
 
-    Args:
-      folder: of the checkpoints.
-      to_read: leave the folder as it is, since a run may be writing there.
+    `to_read`: leave the folder as it is, since a run may be writing there.
     """
     checkpoints = Checkpoints(folder, to_read=to_read)
     try:

@@ -22,20 +22,14 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """One arm's progress; use as a context manager.
-
-    Args:
-      arm: its name.
-      steps: updates of each member.
-      members: number of members.
-      before: updates in earlier sessions, summed over members.
-      best_losses: the best reachable losses, if known, nats; shown next to the current one.
-      quiet: show nothing.
+    """Progress of an arm of so many members, each of so many steps; use as a context manager.
 
     Attributes:
+      before: updates in earlier sessions, summed over members.
       updates: of all members, in this session.
       tokens: of text, that the updates were made on.
       evaluating: seconds of evaluation that were timed separately.
+      best: the best reachable losses, if known, nats; shown next to the current one.
     """
 
     def __init__(
@@ -104,12 +98,9 @@ class Progress:
         return f"batch loss {since}{np.nanmedian(losses):.3f}{self.best}"
 
     def add_times(self, times: dict[str, Any], compiling: float, training: float) -> None:
-        """Add the times of this session to those of earlier ones, as `config.json` has them.
+        """Add the seconds of this session to those of earlier ones, as `config.json` has them.
 
-        Args:
-          times: of earlier sessions; changed.
-          compiling: seconds.
-          training: seconds, evaluations included.
+        Training includes evaluations. `times` is changed.
         """
         training -= self.evaluating
         times["compile_seconds"] = round(times.get("compile_seconds", 0) + compiling, 2)

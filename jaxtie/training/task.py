@@ -316,17 +316,11 @@ def steps_recorded(progress: Mapping[str, Members], arm: Arm, steps: int) -> dic
 
 
 class Estimate(NamedTuple):
-    """Measured cost of a program.
+    """Measured cost of a program."""
 
-    Attributes:
-      seconds: for all members of an arm, all steps and evaluations.
-      device_bytes: memory on the devices.
-      speed: in words, may be "".
-    """
-
-    seconds: float
+    seconds: float  # for all members of an arm, all steps and evaluations
     device_bytes: int
-    speed: str = ""
+    speed: str  # in words, may be ""
 
 
 class Engine(Generic[CompiledProgram]):
