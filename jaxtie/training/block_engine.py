@@ -31,7 +31,6 @@ from jaxtie.training.member import Member, as_host, make_member, untie_state
 from jaxtie.training.task import (
     Chunk,
     Control,
-    Engine,
     HParams,
     Members,
     Phase,
@@ -339,7 +338,7 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
-class BlockEngine(Engine[BlockProgram]):
+class BlockEngine:
     """Engine of tasks that draw their batches on the device.
 
     Each process trains a share of the members.
@@ -383,7 +382,10 @@ class BlockEngine(Engine[BlockProgram]):
         until: int,
         control: Control,
     ) -> Iterator[Chunk]:
-        """Train members up to a step, from their known state or from the start."""
+        """Train members up to a step, from their known state or from the start.
+
+        Several processes call this alike; the first one gets every chunk.
+        """
         own = [number for number in numbers if number in self.own]
         run = BlockRun(program, self.workers, self.config, until)
         return self.processes.together(run.chunks(own, known), control.stopped)
@@ -394,7 +396,7 @@ class BlockEngine(Engine[BlockProgram]):
         return untie_members(state_shapes(tied), members, untie_state)
 
     def trial(self, program: BlockProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Train a block per worker for some records; see `Engine.trial`."""
+        """Return chunks of a block per worker for some records, its members, and device bytes."""
         until, together = TRIAL_RECORDS * self.config.record_every, self.block * len(self.workers)
         needed = device_bytes(program, self.workers, len(self.config.members), swept=self.swept)
         run = BlockRun(program, self.workers, self.config, until)

@@ -32,7 +32,6 @@ from jaxtie.training.member import make_member, means, unmeasured_roles, untie_s
 from jaxtie.training.task import (
     Chunk,
     Control,
-    Engine,
     HostRows,
     Members,
     Metrics,
@@ -365,7 +364,7 @@ class MemberRun:
         return jax.tree.map(lambda x: self.program.place(np.asarray(x)), tree)
 
 
-class RowEngine(Engine[RowProgram]):
+class RowEngine:
     """Engine of tasks with rows from the host."""
 
     def __init__(
@@ -469,7 +468,7 @@ class RowEngine(Engine[RowProgram]):
         return untie_members(tied, members, untied)
 
     def trial(self, program: RowProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Train the members of one time for some steps; see `Engine.trial`."""
+        """Return chunks of members of one time for some steps, their number, and device bytes."""
         together = min(self.at_a_time(program), len(self.config.seeds))
         sizes = [each.memory_analysis() for each in program.step.values()]
         needed = max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)

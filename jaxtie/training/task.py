@@ -5,11 +5,10 @@ of pure functions of one seed. An engine trains members of a task; the loop over
 checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -24,7 +23,6 @@ HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are argumen
 Metrics = dict[str, jax.Array]
 Recorded = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
-CompiledProgram = TypeVar("CompiledProgram")  # of an engine
 Item = TypeVar("Item")
 _EXHAUSTED = object()
 
@@ -313,76 +311,6 @@ def steps_recorded(progress: Mapping[str, Members], arm: Arm, steps: int) -> dic
         ends = np.where(diverged_at < 0, part.steps, np.minimum(diverged_at, part.steps))
         recorded[name] = part._replace(steps=ends)
     return steps_reached(recorded, arm, steps)
-
-
-class Estimate(NamedTuple):
-    """Measured cost of a program."""
-
-    seconds: float  # for all members of an arm, all steps and evaluations
-    device_bytes: int
-    speed: str  # in words, may be ""
-
-
-class Engine(Generic[CompiledProgram]):
-    """Trains members of an experiment.
-
-    Attributes:
-      config: of the experiment.
-      facts: device, workers, processes, ...; written into `config.json`.
-      best_losses: the best reachable losses if known, nats; progress shows them.
-    """
-
-    config: TaskConfig
-    facts: dict[str, Any]
-    best_losses: Sequence[float] = ()
-
-    def compile(self, phase: Phase) -> CompiledProgram:
-        """Return the program of a phase; equal for phases that differ in nothing static."""
-        raise NotImplementedError
-
-    def parameters(self, program: CompiledProgram) -> int:
-        """Return the number of parameters of a member."""
-        raise NotImplementedError
-
-    def run(
-        self,
-        program: CompiledProgram,
-        numbers: Sequence[int],
-        known: Members | None,
-        until: int,
-        control: Control,
-    ) -> Iterator[Chunk]:
-        """Train members up to a step, from their known state or from the start.
-
-        The last chunk of each member has `members`. Several processes call this alike; the first
-        one gets every chunk.
-        """
-        raise NotImplementedError
-
-    def untie(self, phase: Phase, members: Members) -> Members:
-        """Untie members for a phase that follows a tied one."""
-        raise NotImplementedError
-
-    def trial(self, program: CompiledProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Return chunks of a short training, its number of members, and bytes on the devices."""
-        raise NotImplementedError
-
-    def estimate(self, program: CompiledProgram) -> Estimate:
-        """Train a little and estimate the cost of an arm."""
-        chunks, together, needed = self.trial(program)
-        first: list[Chunk] = []
-        trained: set[int] = set()
-        while len(trained) < together:  # an evaluation of each, and first updates, which are slow
-            first.append(next(chunks))
-            trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
-        began, rest = time.monotonic(), list(chunks)
-        training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
-        of_step = training / sum(chunk.updates for chunk in rest)
-        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
-        of_member = of_step * self.config.steps + evaluating * len(self.config.eval_steps)
-        members = -(-len(self.config.members) // together) * together
-        tokens = sum(chunk.tokens for chunk in rest) / training
-        return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
 
 
 def side_by_side(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -24,8 +24,8 @@ from jaxtie.training.member import make_member
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import RowEngine
 from jaxtie.training.task import (
+    Chunk,
     Control,
-    Engine,
     Members,
     Phase,
     Task,
@@ -40,6 +40,7 @@ from jaxtie.training.task import (
 COMPILING = "jaxtie: compiles"  # name of the threads of `in_background`
 POLL_SECONDS = 0.1  # seconds between two checks for a signal
 Result = TypeVar("Result")
+Engine = BlockEngine | RowEngine
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
@@ -110,6 +111,32 @@ def make_engine(config: TaskConfig, processes: Processes) -> Engine:
         f"roles: task {config.task!r} has no `roles`, the rows to record",
     )
     return (BlockEngine if tasks[0].rows is None else RowEngine)(config, processes)
+
+
+class Estimate(NamedTuple):
+    """Measured cost of a program."""
+
+    seconds: float  # for all members of an arm, all steps and evaluations
+    device_bytes: int
+    speed: str  # in words, may be ""
+
+
+def estimate(engine: Engine, program: Any) -> Estimate:
+    """Train a little and estimate the cost of an arm."""
+    chunks, together, needed = engine.trial(program)
+    first: list[Chunk] = []
+    trained: set[int] = set()
+    while len(trained) < together:  # an evaluation of each, and first updates, which are slow
+        first.append(next(chunks))
+        trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
+    began, rest = time.monotonic(), list(chunks)
+    training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
+    of_step = training / sum(chunk.updates for chunk in rest)
+    evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
+    of_member = of_step * engine.config.steps + evaluating * len(engine.config.eval_steps)
+    members = -(-len(engine.config.members) // together) * together
+    tokens = sum(chunk.tokens for chunk in rest) / training
+    return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
 
 
 def _tasks_of(config: TaskConfig) -> list[Task]:

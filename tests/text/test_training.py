@@ -33,6 +33,7 @@ from jaxtie.training.row_engine import (
     steps_at_once,
 )
 from jaxtie.training.task import Chunk, Control, Members, Phase, State, phases_of, stream
+from jaxtie.training.trainer import estimate
 
 SEED = 3
 HEADS = ("tied+bias", "untied+bias@20", "tied+half-swap+input-gradient=0")
@@ -214,7 +215,7 @@ def test_an_estimate_of_members_side_by_side_counts_their_evaluations_once(maske
 
     monkeypatch.setattr(RowEngine, "evaluate", slow)
     monkeypatch.setitem(engine.facts, "workers", 2)
-    found = engine.estimate(engine.compile(phase("tied")))
+    found = estimate(engine, engine.compile(phase("tied")))
     assert found.seconds > needed * len(masked.eval_steps) and "-" not in found.speed
 
 
