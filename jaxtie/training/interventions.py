@@ -35,7 +35,7 @@ RowSets = Mapping[str, Sequence[int]]  # ids of rows by the names that arms use
 
 
 def add_parameters(
-    own: Interventions, params: Params, untied_rows: Sequence[int], row_sets: RowSets
+    params: Params, own: Interventions, untied_rows: Sequence[int], row_sets: RowSets
 ) -> Params:
     """Return fresh parameters with those that the interventions need, in the embedding."""
     if own == Interventions():
@@ -53,7 +53,7 @@ def add_parameters(
 
 
 def effective(
-    own: Interventions, params: Params, untied_rows: Sequence[int], row_sets: RowSets
+    params: Params, own: Interventions, untied_rows: Sequence[int], row_sets: RowSets
 ) -> Params:
     """Return the parameters of the untied model whose tables are those of each role."""
     if own == Interventions():

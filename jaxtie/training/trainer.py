@@ -244,7 +244,7 @@ class Trainer:
                     break
                 self._share(phase, shared.get(until, []))
         if self.processes.leads and self.progress:
-            self.checkpoints.save(self.progress, self.run_config)
+            self.checkpoints.save(self.progress)
         return not stopped
 
     def _load(self, report: Say) -> dict[str, Members]:
@@ -329,7 +329,7 @@ class Trainer:
                 shown.add(chunk)
                 if chunk.members is not None and not without_state and self._checkpoint_is_due():
                     now = merge(known, *latest.values())
-                    self.checkpoints.save(self.progress | {phase.name: now}, self.run_config)
+                    self.checkpoints.save(self.progress | {phase.name: now})
                     self._saved = time.monotonic()
         if latest:
             self.progress[phase.name] = merge(known, *latest.values())

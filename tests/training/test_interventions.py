@@ -268,7 +268,7 @@ def test_a_gain_trains_as_in_pytorch(x64):
 def test_an_arm_without_interventions_is_untouched():
     """Its parameters are the model's own; a gain of 1 and rows of their own change no bit."""
     params = drawn("tied")
-    assert effective(Interventions(), params, (), data.EXOR_ROW_SETS) is params
+    assert effective(params, Interventions(), (), data.EXOR_ROW_SETS) is params
     names = ("tied+gain=all", "tied+shared-gain=all", "untied+learned-scale")
     for name in (*names, "untied+input-decay=0"):
         both = name.partition("+")[0], name
@@ -286,7 +286,7 @@ def test_lanes_are_as_vmap():
         members = jax.tree.map(lambda x: np.stack([x, 2 * x, -x], axis=-1), params)
 
         def total(params, own=own):
-            tables = effective(own, params, (), data.EXOR_ROW_SETS)["embedding"]
+            tables = effective(params, own, (), data.EXOR_ROW_SETS)["embedding"]
             return jnp.sum(jnp.sin(tables["input"]) * tables["output"])
 
         both = [

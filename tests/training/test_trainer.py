@@ -198,7 +198,7 @@ class InMemory:
     def load(self, report: Any) -> dict[str, Members]:
         return copy.deepcopy(self.arms)
 
-    def save(self, arms: dict[str, Members], config: dict) -> None:
+    def save(self, arms: dict[str, Members]) -> None:
         self.arms, self.count = copy.deepcopy(arms), self.count + 1
 
 
@@ -412,10 +412,10 @@ def test_a_checkpoint_has_all_members_under_way(tmp_path, monkeypatch):
         due.extend(["due"] * (engine.left == -4))
         return count_down(control)
 
-    def keep(arms: dict[str, Members], config: dict) -> None:
+    def keep(arms: dict[str, Members]) -> None:
         due.clear()
         saved.append({name: (m.numbers.tolist(), m.steps.tolist()) for name, m in arms.items()})
-        save(arms, config)
+        save(arms)
 
     monkeypatch.setattr(engine, "_count_down", count)
     monkeypatch.setattr(run.checkpoints, "save", keep)
