@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.config import Layout, TaskConfig, Variant, check, point_and_seed
+from jaxtie.config import Layout, TaskConfig, Variant, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
@@ -354,7 +354,6 @@ class BlockEngine:
         variant = config.arms[0].variant
         best = [point.build(variant, platform).best_loss for point in config.points]
         self.best_losses = [loss for loss in best if loss is not None]
-        self.swept = bool(config.sweep)
         self.facts = {
             "device": machine.describe_device(self.workers[0]),
             "workers": len(self.workers),
@@ -363,12 +362,10 @@ class BlockEngine:
         }
 
     def compile(self, phase: Phase) -> BlockProgram:
-        """Compile the program of a phase; raise UserError if the devices lack the memory."""
+        """Compile the program of a phase."""
         devices = tuple(dict.fromkeys(self.workers))
         key = self.config.program_key()
-        program = compile_block(key, phase.variant, self.layout, self.block, devices)
-        check_memory(program, self.workers, len(self.own), swept=self.swept)
-        return program
+        return compile_block(key, phase.variant, self.layout, self.block, devices)
 
     def parameters(self, program: BlockProgram) -> int:
         """Return the number of parameters of a member."""
@@ -396,41 +393,18 @@ class BlockEngine:
         return untie_members(state_shapes(tied), members, untie_state)
 
     def trial(self, program: BlockProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Return chunks of a block per worker for some records, its members, and device bytes."""
+        """Return chunks of a block per worker for some records, its members, and device bytes.
+
+        A waiting block has states and, where members differ in them, hyperparameters.
+        """
+        sizes = [program.advance[device].memory_analysis() for device in self.workers]
+        needed = sum(
+            size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
+            for size in sizes
+        )
+        states = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
+        waiting = max(0, -(-len(self.config.members) // program.block) - len(self.workers))
+        needed += waiting * (sizes[0].argument_size_in_bytes if self.config.sweep else states)
         until, together = TRIAL_RECORDS * self.config.record_every, self.block * len(self.workers)
-        needed = device_bytes(program, self.workers, len(self.config.members), swept=self.swept)
         run = BlockRun(program, self.workers, self.config, until)
         return run.chunks(range(together), None), together, needed
-
-
-def device_bytes(
-    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
-) -> int:
-    """Return the memory of the states of all members and of training a block per worker.
-
-    A waiting block has states and, where members differ in them, hyperparameters.
-    """
-    sizes = [program.advance[device].memory_analysis() for device in workers]
-    work = sum(
-        size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
-        for size in sizes
-    )
-    states = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
-    waiting = max(0, -(-members // program.block) - len(workers))
-    return work + waiting * (sizes[0].argument_size_in_bytes if swept else states)
-
-
-def check_memory(
-    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
-) -> None:
-    """Raise UserError if the devices lack the memory."""
-    if (limit := machine.memory_limit(workers[0])) is None:
-        return
-    each = -(-members // program.block // len(workers))  # blocks of a worker
-    needed = device_bytes(program, workers[:1], each * program.block, swept=swept)
-    check(
-        needed <= limit,
-        f"{members:,} members in blocks of {program.block:,} need {needed / 2**30:,.1f} GiB on each"
-        f" {machine.describe_device(workers[0])}, where JAX may use {limit / 2**30:,.1f};"
-        " train fewer a run (--seeds, --out), or use devices with more",
-    )

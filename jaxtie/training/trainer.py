@@ -91,6 +91,20 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raise UserError where the devices lack memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        check(
+            "RESOURCE_EXHAUSTED" not in str(error),
+            "the devices lack memory; train fewer members a run (--seeds, --out), or use devices"
+            f" with more ({' '.join(str(error).split())[:200]})",
+        )
+        raise
+
+
 def unless_stopped(result: Future[Result], stopped: Sequence[int]) -> Result | None:
     """Wait for a result; return None, and abandon it, as soon as there is a signal."""
     while not stopped:
@@ -239,7 +253,8 @@ class Trainer:
                 if todo:
                     own = phase._replace(until=until)
                     ahead = phases[place + 1 : place + 2]
-                    self._train_phase(own, ahead, todo, sum(at.values()), stopped)
+                    with enough_memory():
+                        self._train_phase(own, ahead, todo, sum(at.values()), stopped)
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))

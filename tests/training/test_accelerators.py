@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bodies import assert_close, build_model, once, random_params, sample
 
-from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
+from jaxtie.config import LSTM, Mixer, Transformer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
 from jaxtie.training import block_engine, devices
@@ -17,7 +17,6 @@ from jaxtie.training.block_engine import (
     Block,
     BlockEngine,
     BlockRun,
-    check_memory,
     members_per_block,
 )
 from jaxtie.training.distributed import Processes
@@ -135,56 +134,6 @@ def test_cudnn_attends_where_it_has_a_kernel(
     )
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     assert devices.flash_attention(platform, width) == expected
-
-
-def program_of(arguments: int, work: int) -> SimpleNamespace:
-    """Return the sizes of a compiled program; half of its arguments are states."""
-    sizes = SimpleNamespace(
-        argument_size_in_bytes=arguments, output_size_in_bytes=arguments, temp_size_in_bytes=work
-    )
-    advance = dict.fromkeys(("device", "other"), SimpleNamespace(memory_analysis=lambda: sizes))
-    states = {"table": jax.ShapeDtypeStruct((arguments // 8,), np.float32)}
-    return SimpleNamespace(block=100, advance=advance, states=states)
-
-
-@pytest.fixture
-def nine_gib(monkeypatch):
-    monkeypatch.setattr(block_engine.machine, "memory_limit", lambda device: 9 * 2**30)
-    monkeypatch.setattr(block_engine.machine, "describe_device", lambda device: "chip")
-
-
-@pytest.mark.parametrize(
-    ("members", "count", "swept", "needed"),
-    [
-        (100, 1, True, None),
-        (300, 1, True, None),
-        (301, 1, True, "10.0"),
-        (600, 2, True, None),
-        (601, 2, True, "10.0"),
-        (500, 1, False, None),
-        (501, 1, False, "9.5"),
-    ],
-)
-def test_memory_is_checked_before_anything_is_trained(members, count, swept, needed, nine_gib):
-    """A block under way takes 1 GiB of arguments, 1 of results and 5 of work.
-
-    A waiting one takes 1 GiB, or its states, a half.
-    """
-    program, workers = program_of(2**30, 5 * 2**30), ["device", "other"][:count]
-    if needed is None:
-        check_memory(program, workers, members, swept=swept)
-        return
-    with pytest.raises(UserError) as refused:
-        check_memory(program, workers, members, swept=swept)
-    assert (
-        str(refused.value)
-        == f"{members} members in blocks of 100 need {needed} GiB on each chip, where JAX may use"
-        " 9.0; train fewer a run (--seeds, --out), or use devices with more"
-    )
-
-
-def test_a_cpu_refuses_nothing():
-    check_memory(program_of(2**50, 2**50), jax.devices()[:1], 10**9, swept=False)
 
 
 def test_blocks_share_equal_hyperparameters_on_a_device():
