@@ -54,6 +54,7 @@ SMALL_LAYOUT = {
     "tpu": Layout((128, 512), few=256),
 }
 LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), few=256), "tpu": Layout((64,))}
+BlockFunction = tuple[jax.stages.Wrapped, tuple]  # and the shapes of its arguments
 
 
 class BlockProgram(NamedTuple):
@@ -124,19 +125,10 @@ def advance_members(member: Member, layout: Layout, platform: str, states, strea
     return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
 
 
-class Batched(NamedTuple):
-    """The functions of a block of members and the shapes of their arguments; not compiled yet."""
-
-    start: jax.stages.Wrapped
-    start_shapes: tuple
-    advance: jax.stages.Wrapped
-    advance_shapes: tuple
-
-
 def batch_members(
     config: TaskConfig, variant: Variant, layout: Layout, block: int, platform: str
-) -> Batched:
-    """Batch a member's functions over a block."""
+) -> tuple[BlockFunction, BlockFunction]:
+    """Batch a member's functions over a block: return `BlockProgram.start` and `advance`."""
     task = config.build(variant, platform)
     member = make_member(task)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
@@ -182,9 +174,8 @@ def batch_members(
     # a record has the shapes of the first one
     states, streams, shapes = jax.eval_shape(start, seeds, hparams)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    return Batched(
-        start, (seeds, hparams), advance, (states, streams, hparams, scalar, scalar, scalar)
-    )
+    of_advance = states, streams, hparams, scalar, scalar, scalar
+    return (start, (seeds, hparams)), (advance, of_advance)
 
 
 def lower(function: jax.stages.Wrapped, shapes: tuple, device: jax.Device) -> jax.stages.Lowered:
@@ -211,16 +202,12 @@ def compile_block(
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
     # lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
-        batched = batch_members(config, variant, layout, block, platform)
-        lowered = [lower(batched.advance, batched.advance_shapes, device) for device in devices]
+        start, advance = batch_members(config, variant, layout, block, platform)
+        lowered = [lower(*advance, device) for device in devices]
         compiled = [pool.submit(each.compile, dict(fast)) for each in lowered]
-        start = lower(batched.start, batched.start_shapes, devices[0])
-        return BlockProgram(
-            start.compile(dict(once)),
-            {device: future.result() for device, future in zip(devices, compiled, strict=True)},
-            batched.advance_shapes[0],
-            block,
-        )
+        started = lower(*start, devices[0]).compile(dict(once))
+        advances = {device: each.result() for device, each in zip(devices, compiled, strict=True)}
+        return BlockProgram(started, advances, advance[1][0], block)
 
 
 @dataclasses.dataclass

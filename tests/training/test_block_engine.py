@@ -242,8 +242,8 @@ def key_of(config: Experiment) -> tuple[Experiment, Variant]:
 def lowered(config: Experiment) -> str:
     """Return the text of the program of the first phase, before it is compiled."""
     own, variant = key_of(config)
-    batched = batch_members(own, variant, layout_of(config, "cpu"), block_of(config), "cpu")
-    return lower(batched.advance, batched.advance_shapes, ONE_DEVICE[0]).as_text()
+    _, advance = batch_members(own, variant, layout_of(config, "cpu"), block_of(config), "cpu")
+    return lower(*advance, ONE_DEVICE[0]).as_text()
 
 
 @pytest.mark.slow
