@@ -340,6 +340,7 @@ def side_by_side(
         for _ in range(count):
             advance_next()
         while under_way:
+            items = []  # handed out when all are under way again, since the caller takes its time
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 iterator = under_way.pop(future)
                 if (item := future.result()) is _EXHAUSTED:
@@ -348,7 +349,8 @@ def side_by_side(
                 else:
                     (waiting.append if in_turns else waiting.appendleft)(iterator)
                     advance_next()
-                    yield item
+                    items.append(item)
+            yield from items
 
 
 def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:
