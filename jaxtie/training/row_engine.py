@@ -300,14 +300,11 @@ class MemberRun:
             found = validate(self.carry.state.params, tokens, self.stream, np.int32(0))
             first = means(weighted(jax.device_get(found)), 1) | program.no_roles
             yield self._chunk(0, 0, first, control)
-        if self.frozen:
-            if not self.is_new:
-                yield self._chunk(0, 0, None, control)
+        elif self.frozen:
+            yield self._chunk(0, 0, None, control)
+        if self.frozen or self.is_over:
             return
-        if self.is_over:
-            return
-        ahead = make_ahead(batches, range(self.step, self.until), program)
-        for tokens, count, real in ahead:
+        for tokens, count, real in make_ahead(batches, range(self.step, self.until), program):
             several = count == program.at_once
             step = program.step[tokens.shape[-1]] if several else program.single
             self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
