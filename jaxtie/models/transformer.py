@@ -159,7 +159,6 @@ class EncoderLayer(nn.Module):
     """`torch.nn.TransformerEncoderLayer` (exact GELU, no dropout), with its parameter names.
 
     Attributes:
-      width, heads, feedforward: sizes.
       causal: no token attends to later ones; queries and keys have rotary positions (`attend`
         only); a norm is before each branch instead of after it.
       branch_scale: factor of PyTorch's initial values for the last weights of each branch.
@@ -352,7 +351,6 @@ class DecoderLayer(nn.Module):
     Weights start from N(0, std²), the last ones of both branches from N(0, end_std²).
 
     Attributes:
-      width, heads, feedforward: sizes.
       gated: SwiGLU; otherwise exact GELU.
       std, end_std: of the initial weights.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
