@@ -331,7 +331,10 @@ class MemberRun:
         )
         ends = self.is_over or self.frozen or self.step == self.until
         step = self.until if self.frozen else self.step
-        members = self._members(step) if ends or control.wanted() else None
+        members = None
+        if ends or control.wanted():
+            states = {name: np.array(leaf)[None] for name, leaf in flatten(self.carry).items()}
+            members = Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
         evaluating = time.monotonic() - began
         number = self.step // self.engine.config.record_every
         return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
@@ -340,11 +343,8 @@ class MemberRun:
         """Add an evaluation if it is due; freeze the member if a loss is not finite."""
         config, engine = self.engine.config, self.engine
         due = self.step % config.eval_every == 0 or self.step == config.steps
-        record = record | (
-            engine.evaluate(self.program, self.carry.state.params)
-            if due
-            else self.program.evaluated
-        )
+        params, evaluated = self.carry.state.params, self.program.evaluated
+        record = record | (engine.evaluate(self.program, params) if due else evaluated)
         # the validation loss sees the last update too
         if not np.isfinite([record["loss"], record.get("valid_loss", 0.0)]).all():
             self.frozen = True
@@ -352,10 +352,6 @@ class MemberRun:
             self.carry = self.carry._replace(state=state)
         record["diverged_at"] = self.carry.state.diverged_at
         return {name: np.asarray(value)[None, None] for name, value in record.items()}
-
-    def _members(self, step: int) -> Members:
-        states = {name: np.array(leaf)[None] for name, leaf in flatten(self.carry).items()}
-        return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
 
     def _on_devices(self, tree):
         return jax.tree.map(lambda x: self.program.place(np.asarray(x)), tree)

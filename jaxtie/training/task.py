@@ -40,10 +40,8 @@ def key_at(stream: StreamKey, step: jax.typing.ArrayLike) -> jax.Array:
 
 def evaluation_stream(data_seed: int) -> np.ndarray:
     """Return the stream of evaluations, of a seed that training does not have; u32[2]."""
-    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
-    for _ in range(2):
-        key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
-    return np.asarray(jax.random.key_data(key))
+    last = np.uint32(SEEDS - 1)
+    return np.asarray(jax.random.key_data(key_at(stream(data_seed, last), last)))
 
 
 class HostRows(Protocol):

@@ -284,9 +284,7 @@ class Trainer:
             members = self.progress.get(phase.name)
             if members is None or not (members.steps == part.until).all():
                 continue  # a run that was extended
-            self.progress[part.name] = members._replace(
-                states={name: leaf.copy() for name, leaf in members.states.items()}
-            )
+            self.progress[part.name] = members
             if self.processes.leads:
                 records = part.until // self.config.record_every
                 self.folder.copy_records(phase.arm.name, part.arm.name, records)
