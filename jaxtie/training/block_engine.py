@@ -341,7 +341,7 @@ class BlockEngine:
         variant = config.arms[0].variant
         best = [point.build(variant, platform).best_loss for point in config.points]
         self.best_losses = [loss for loss in best if loss is not None]
-        self.facts = {
+        self.facts: dict[str, Any] = {
             "device": machine.describe_device(self.workers[0]),
             "workers": len(self.workers),
             "processes": processes.count,

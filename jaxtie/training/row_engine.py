@@ -360,6 +360,8 @@ class MemberRun:
 class RowEngine:
     """Engine of tasks with rows from the host."""
 
+    best_losses: Sequence[float] = ()  # unknown
+
     def __init__(
         self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
     ):

@@ -124,7 +124,9 @@ def make_engine(config: TaskConfig, processes: Processes) -> Engine:
         not config.roles or all(task.roles for task in tasks),
         f"roles: task {config.task!r} has no `roles`, the rows to record",
     )
-    return (BlockEngine if tasks[0].rows is None else RowEngine)(config, processes)
+    if tasks[0].rows is None:
+        return BlockEngine(config, processes)
+    return RowEngine(config, processes)
 
 
 class Estimate(NamedTuple):
