@@ -96,7 +96,6 @@ def compile_arms(
 ) -> tuple[Any, list]:
     """Compile the training of a block of each arm in one program; return it and the arms."""
     import jax
-    import jax.numpy as jnp
 
     from jaxtie.config import Variant as Arm
     from jaxtie.training import block_engine, devices, lanes
@@ -113,18 +112,19 @@ def compile_arms(
                 for tied in arms
             ]
 
+            functions, shapes = zip(*(advance for _, advance in batched), strict=True)
+
             def advance(states, streams, hparams, step, count, last):
                 rest = hparams, step, count, last
-                return [each.advance(*own, *rest) for each, *own in zip(batched, states, streams)]
+                return [each(*own, *rest) for each, *own in zip(functions, states, streams)]
 
             place = jax.sharding.SingleDeviceSharding(device)
             arguments = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
                 (
-                    [each.states for each in batched],
-                    [each.streams for each in batched],
-                    batched[0].hparams,
-                    *[jax.ShapeDtypeStruct((), jnp.int32)] * 3,
+                    [each[0] for each in shapes],
+                    [each[1] for each in shapes],
+                    *shapes[0][2:],
                 ),
             )
             traced = jax.jit(advance, donate_argnums=0).trace(*arguments)
@@ -153,7 +153,7 @@ def time_one(program: Any, batched: list, config, block: int, records: int) -> d
     seeds, found = np.arange(block, dtype=np.uint32), []
     hparams = config.build(Arm(True), jax.default_backend()).hparams()
     hparams = jax.tree.map(lambda x: np.stack([x] * block), hparams)
-    started = [jax.device_get(each.start(seeds, hparams)[:2]) for each in batched]
+    started = [jax.device_get(start(seeds, hparams)[:2]) for (start, _), _ in batched]
     streams, hparams = jax.device_put([each for _, each in started]), jax.device_put(hparams)
     for _ in range(2):
         states = jax.device_put([each for each, _ in started])

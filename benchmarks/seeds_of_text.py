@@ -30,7 +30,7 @@ from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.text import masking
 from jaxtie.training.devices import cores, start_jax
 from jaxtie.training.optimizer import make_optimizer
-from jaxtie.training.row_engine import side_by_side
+from jaxtie.training.task import side_by_side
 from jaxtie.tying.linen import make_embedding
 
 SEEDS, BATCHES, VOCABULARY, WIDTH = 4, 8, 2_148, 64

@@ -139,11 +139,13 @@ def jaxtie_sides(
     for model, arm, seeds in itertools.product(models, arms, numbers):
         declared = load_experiment(declaration_of(model))
         config = dataclasses.replace(declared, seeds=tuple(range(seeds)))
-        block = members_per_block(layout_of(config, devices[0].platform), seeds)
+        layout = layout_of(config, devices[0].platform)
+        block = members_per_block(layout, seeds)
         workers = assign_workers(seeds, block, devices, cores())
         began = time.perf_counter()
         # again: kept, at no time
-        program = compile_block(config, Variant(arm == "tied"), block, devices)
+        key, variant = config.program_key(), Variant(arm == "tied")
+        program = compile_block(key, variant, layout, block, tuple(devices))
         compile_seconds.setdefault(f"{model}, {arm}, block of {block}", time.perf_counter() - began)
         name = f"{model}, {arm}, jaxtie, {seeds} seeds"
         sides[name] = partial(train, program, workers, config, seconds)

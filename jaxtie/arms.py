@@ -36,39 +36,32 @@ class Interventions:
     input_norm: float | None = field(default=None, metadata=ABOVE_0)
     norm_path: Literal["both", "residual", "qkv"] = "both"
     frozen_direction: bool = False
-    direction_rate: float = field(default=1.0, metadata=ABOVE_0)
     input_decay: float | None = field(default=None, metadata=FROM_0)
-    output_decay: float | None = field(default=None, metadata=FROM_0)
 
     @property
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of rows that the options refer to."""
-        held = {self.input_norm, self.input_decay, self.output_decay} != {None}
+        held = {self.input_norm, self.input_decay} != {None}
         named = [self.gain, self.shared_gain, self.minus, self.held_rows if held else None]
         named += ["all"] * self.learned_scale
         return tuple(name for name in named if name)
 
     def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
         """Return error -> whether an arm that starts tied, or untied, has it."""
-        rows, rate, sometimes = self.held_rows, self.direction_rate != 1, self.norm_path != "both"
-        decays = {self.input_decay, self.output_decay} != {None}
+        rows, decays = self.held_rows, self.input_decay is not None
         covering = (rows,) if rows == "all" else (rows, "never-targets")
         untied = head.untied_rows in covering if tied else not head.tied_rows
-        needs_norm = self.frozen_direction or rate or sometimes
+        needs_norm = self.frozen_direction or self.norm_path != "both"
         needs_tied = bool(self.shared_gain or self.minus)
         return {
-            "+frozen-direction, +direction-rate, +residual-only and +qkv-only need +input-norm=X": (
+            "+frozen-direction, +residual-only and +qkv-only need +input-norm=X": (
                 needs_norm and self.input_norm is None
             ),
-            "+held-rows needs +input-norm=X, +input-decay=X or +output-decay=X": (
+            "+held-rows needs +input-norm=X or +input-decay=X": (
                 rows != "mask" and self.input_norm is None and not decays
             ),
-            "a frozen row has no rate and no decay; leave out +direction-rate and +input-decay": (
-                self.frozen_direction and (rate or self.input_decay is not None)
-            ),
-            f"+direction-rate, +input-decay and +output-decay need an untied {rows}": (
-                (rate or decays) and not untied
-            ),
+            "a frozen row has no decay; leave out +input-decay": self.frozen_direction and decays,
+            f"+input-decay needs an untied {rows}": decays and not untied,
             "+shared-gain and +minus are for rows that are tied": (
                 needs_tied and (not tied or head.untied_rows is not None)
             ),

@@ -1,6 +1,6 @@
 """Quantities of EXor that claims are about. Imports no jax."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -92,23 +92,20 @@ def drawn_together(
     arm: str, pair: str, table: Literal["input", "output"] = "input", source: str = ""
 ) -> Claim:
     """Claim that a pair ends below 1 / FORCE of what decay alone leaves of its distance."""
-    statement = _about_force(arm, pair, "drawn together", table)
-    return Claim(
-        statement, "decay ratio", arm, high=1 / FORCE, pair=pair, table=table, source=source
-    )
+    return _of_force("drawn together", arm, pair, table, source, high=1 / FORCE)
 
 
 def held_apart(
     arm: str, pair: str, table: Literal["input", "output"] = "input", source: str = ""
 ) -> Claim:
     """Claim that a pair ends above FORCE times what decay alone leaves of its distance."""
-    statement = _about_force(arm, pair, "held apart", table)
-    return Claim(statement, "decay ratio", arm, low=FORCE, pair=pair, table=table, source=source)
+    return _of_force("held apart", arm, pair, table, source, low=FORCE)
 
 
-def _about_force(arm: str, pair: str, seen: str, table: str) -> str:
+def _of_force(seen: str, arm: str, pair: str, table: Any, source: str, **bound: float) -> Claim:
     where = "" if arm.partition("+")[0] == "tied" else f" in the {table} table"
-    return f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{where}."
+    statement = f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{where}."
+    return Claim(statement, "decay ratio", arm, pair=pair, table=table, source=source, **bound)
 
 
 PAPER_CLAIMS = (  # of a process with unequally likely zeros and equally likely ones

@@ -42,6 +42,8 @@ class ExorTask(task.Task):
         self.data_seed = config.process.data_seed
         self.at_once = CONTEXTS_AT_ONCE if platform == "cpu" else CONTEXTS_AT_ONCE_ACCELERATED
         self.model = build_model(config, variant, accelerated=platform != "cpu")
+        untied_rows = self.model.embedding.untied_rows
+        self.intervened = variant.head.interventions, untied_rows, data.EXOR_ROW_SETS
         self.pairs = [PAIR_IDS[pair] for pair in config.process.pairs]
         self.roles = Roles(data.VOCABULARY, pairs=self.pairs)
 
@@ -81,15 +83,11 @@ class ExorTask(task.Task):
             embedding = params["embedding"]
             for name in sorted(embedding.keys() & {*TABLES}):  # the same program in every process
                 embedding[name] = embedding[name] * hparams["init_std"]
-        own = self.variant.head.interventions
-        untied_rows = self.model.embedding.untied_rows
-        return interventions.add_parameters(own, params, untied_rows, data.EXOR_ROW_SETS)
+        return interventions.add_parameters(params, *self.intervened)
 
     def effective(self, params: Params) -> Params:
         """Return the model's parameters, which an arm's interventions derive from its own."""
-        own = self.variant.head.interventions
-        untied_rows = self.model.embedding.untied_rows
-        return interventions.effective(own, params, untied_rows, data.EXOR_ROW_SETS)
+        return interventions.effective(params, *self.intervened)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""

@@ -59,13 +59,7 @@ def build_body(
 
 
 class MaskedLM(nn.Module):
-    """Predict masked tokens of one sequence.
-
-    Attributes:
-      embedding: its tables are as wide as the body.
-      body: see the module's docstring.
-      mask: the token id at every predicted position.
-    """
+    """Predict masked tokens of one sequence; `mask` is the id at every predicted position."""
 
     embedding: Embedding
     body: nn.Module
@@ -84,9 +78,7 @@ class MaskedLM(nn.Module):
 class TextModel(nn.Module):
     """Compute hidden states and logits at any positions of a batch of text.
 
-    Attributes:
-      embedding: no token attends to its `padding`.
-      body: `TransformerBody` (masked) or `CausalTransformerBody`, of the embedding's width.
+    No token attends to the `padding` of the embedding. Bodies are those of transformers.
     """
 
     embedding: Embedding

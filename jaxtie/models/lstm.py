@@ -99,10 +99,8 @@ class LSTMBody(nn.Module):
 
     `torch.nn.LSTM(bidirectional=True)`, with the same parameter names, and `torch.nn.Linear`.
 
-    Attributes:
-      layers, hidden: sizes.
-      accelerated: compute the same in few and large operations; a CPU is faster with many small
-        ones.
+    `accelerated`: compute the same in few and large operations; a CPU is faster with many small
+    ones.
     """
 
     layers: int

@@ -70,9 +70,6 @@ class MixerBody(nn.Module):
     If the vocabulary is no larger than the sequence is long, the first norm is applied to each row
     of the table once. The last layer's tokenwise output and channelwise MLP are computed at the
     selected positions only.
-
-    Attributes:
-      layers, tokenwise, channelwise: sizes.
     """
 
     layers: int

@@ -159,10 +159,8 @@ class EncoderLayer(nn.Module):
     """`torch.nn.TransformerEncoderLayer` (exact GELU, no dropout), with its parameter names.
 
     Attributes:
-      width, heads, feedforward: sizes.
-      norm_first: a norm before each branch instead of after it.
       causal: no token attends to later ones; queries and keys have rotary positions (`attend`
-        only).
+        only); a norm is before each branch instead of after it.
       branch_scale: factor of PyTorch's initial values for the last weights of each branch.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
       attention: see `attend_causally`.
@@ -171,7 +169,6 @@ class EncoderLayer(nn.Module):
     width: int
     heads: int
     feedforward: int
-    norm_first: bool = False
     causal: bool = False
     branch_scale: float = 1.0
     dtype: jax.typing.DTypeLike | None = None
@@ -223,7 +220,7 @@ class EncoderLayer(nn.Module):
 
     def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
         """Return the output of attention before its projection; NxD."""
-        rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
+        rows_NxD = layer_norm(x_NxD, *self.norm1) if self.causal else x_NxD
         qkv = linear(rows_NxD, *self.in_proj, self.dtype).astype(self.dtype or x_NxD.dtype)
         causal = partial(attend_causally, implementation=self.attention)
         attend = causal if self.causal else jax.vmap(_attend_to_all)
@@ -232,21 +229,16 @@ class EncoderLayer(nn.Module):
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the layer's output from its input and the output of attention, row by row."""
         h = x_PxD + linear(attended_PxD, *self.out_proj, self.dtype)
-        if not self.norm_first:
+        if not self.causal:
             h = layer_norm(h, *self.norm1)
-        hidden = linear(
-            layer_norm(h, *self.norm2) if self.norm_first else h, *self.linear1, self.dtype
-        )
-        hidden = linear(gelu(hidden), *self.linear2, self.dtype)
-        return h + hidden if self.norm_first else layer_norm(h + hidden, *self.norm2)
+        rows = layer_norm(h, *self.norm2) if self.causal else h
+        hidden = gelu(linear(rows, *self.linear1, self.dtype))
+        hidden = linear(hidden, *self.linear2, self.dtype)
+        return h + hidden if self.causal else layer_norm(h + hidden, *self.norm2)
 
 
 class _Encoder(nn.Module):
-    """A body of layers.
-
-    Attributes:
-      width, layers, heads, feedforward: sizes.
-    """
+    """A body of layers."""
 
     width: int
     layers: int
@@ -329,12 +321,7 @@ class CausalTransformerBody(_Encoder):
 
     Rotary positions add nothing to the embeddings and have no parameters. So a fresh model passes
     on the normalised embedding, on which the initial loss of a tied model depends, and arms differ
-    in their tables only. `width / heads` must be even.
-
-    Attributes:
-      branch_scale: see `EncoderLayer`.
-      dtype: round the operands of matrix products to it.
-      attention: see `attend_causally`.
+    in their tables only. `width / heads` must be even. Attributes: see `EncoderLayer`.
     """
 
     branch_scale: float = 0.01
@@ -346,7 +333,7 @@ class CausalTransformerBody(_Encoder):
         """Create the layers."""
         sizes = self.width, self.heads, self.feedforward
         self.layer = [
-            EncoderLayer(*sizes, True, True, self.branch_scale, self.dtype, self.attention)
+            EncoderLayer(*sizes, True, self.branch_scale, self.dtype, self.attention)
             for _ in range(self.layers)
         ]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
@@ -364,7 +351,6 @@ class DecoderLayer(nn.Module):
     Weights start from N(0, std²), the last ones of both branches from N(0, end_std²).
 
     Attributes:
-      width, heads, feedforward: sizes.
       gated: SwiGLU; otherwise exact GELU.
       std, end_std: of the initial weights.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
@@ -413,11 +399,7 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderBody(_Encoder):
-    """A body for the next token, of `jaxtie.Decoder`; `width / heads` must be even.
-
-    Attributes:
-      gated, std, end_std, dtype, attention: see `DecoderLayer`.
-    """
+    """A body for the next token, of `DecoderLayer`s; `width / heads` must be even."""
 
     gated: bool = True
     std: float = 0.02

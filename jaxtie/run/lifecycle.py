@@ -151,7 +151,7 @@ def plan_lines(
     check_devices()
     from jaxtie.training.distributed import Processes
     from jaxtie.training.task import programs_of
-    from jaxtie.training.trainer import make_engine, schema_of
+    from jaxtie.training.trainer import estimate, make_engine, schema_of
 
     alone = Processes()
     experiment = experiment.prepare(folder, earlier, alone, say)
@@ -165,7 +165,7 @@ def plan_lines(
     began = time.monotonic()
     program = engine.compile(programs[-1])
     compiling = time.monotonic() - began
-    found = engine.estimate(program)
+    found = estimate(engine, program)
     minutes = (len(programs) * compiling + len(experiment.arms) * found.seconds) / 60
     speed = f", {found.speed}" if found.speed else ""
     yield (

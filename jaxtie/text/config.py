@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-
 from jaxtie.config import (
     Decoder,
     Interventions,
@@ -321,13 +319,12 @@ class TextExperiment(TaskConfig):
             _compare(folder, earlier, "key", text.key)
             say("\n".join((*text.notes, str(text.report))))
             # Now the others prepare the same, or find it prepared if they share the cache.
-            content = np.frombuffer(text.content, np.uint8)
-            processes.broadcast({"key": np.str_(text.key), "vocabulary": content})
+            processes.broadcast({"key": text.key, "vocabulary": text.content})
         else:
             first = processes.broadcast({})
-            text = prepare_text(self.corpus, say=say, vocabulary=first["vocabulary"].tobytes())
+            text = prepare_text(self.corpus, say=say, vocabulary=first["vocabulary"])
             check(
-                text.key == str(first["key"]),
+                text.key == first["key"],
                 "--distributed: the text is not that of the first process; give each process the"
                 " same text",
             )

@@ -29,12 +29,12 @@ from jaxtie.text.corpus import (
     token_counts,
     training_batches,
 )
-from jaxtie.text.data.batches import PaddedRows
+from jaxtie.text.data.batches import EpochBatches, PaddedRows
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
 from jaxtie.training import interventions
-from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
+from jaxtie.training.task import HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_entropy
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
@@ -55,7 +55,7 @@ class TextRows:
         """The batches of every evaluation."""
         return self.config.prepared.validation
 
-    def training(self, seed: int) -> Batches:
+    def training(self, seed: int) -> EpochBatches:
         """Return the batches of a seed, by step."""
         return training_batches(self.config, self.config.prepared, seed)
 
@@ -70,7 +70,8 @@ class TextTask(Task):
         self.rows = TextRows(config)
         self.model = build_text_model(config, variant, platform)
         self.block = block_size(platform, len(config.prepared.vocabulary))
-        self.row_sets = row_sets(config, variant.head)
+        untied_rows, sets = self.model.embedding.untied_rows, row_sets(config, variant.head)
+        self.intervened = variant.head.interventions, untied_rows, sets
         if config.roles:
             self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
         contexts = config.prepared.contexts
@@ -84,13 +85,11 @@ class TextTask(Task):
         """Return fresh parameters."""
         tokens = jnp.zeros(min(self.config.length, 16), jnp.int32)
         params = self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
-        own, untied_rows = self.variant.head.interventions, self.model.embedding.untied_rows
-        return interventions.add_parameters(own, params, untied_rows, self.row_sets)
+        return interventions.add_parameters(params, *self.intervened)
 
     def effective(self, params: Params) -> Params:
         """Return the model's parameters, which an arm's interventions derive from its own."""
-        own, untied_rows = self.variant.head.interventions, self.model.embedding.untied_rows
-        return interventions.effective(own, params, untied_rows, self.row_sets)
+        return interventions.effective(params, *self.intervened)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Targets:
         """Swap duplicates in, then mask tokens or take the next ones."""

@@ -4,20 +4,17 @@ Training amplifies rounding, so members agree over a full run only if the same p
 step. Hence blocks of constant size, the last one padded: at one block size a seed gives the same
 numbers alone as among many, on one device as on several of the kind, in chunks of any length.
 
-- On a CPU a model has one block size, but an LSTM two. Functions mapped without lanes take parts of
-  one size.
-- On a GPU or TPU a kernel takes as long for a few members as for hundreds, so blocks are large.
-- Equal sizes give equal bits; the small and the large block may round differently. `config.json`
-  has the size.
+On a CPU a model has one block size, but an LSTM two. On a GPU or TPU a kernel takes as long for a
+few members as for hundreds, so blocks are large; the small and the large one may round differently.
+`config.json` has the size.
 """
 
 import dataclasses
 import functools
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.config import Layout, TaskConfig, UserError, Variant, point_and_seed
+from jaxtie.config import Layout, TaskConfig, Variant, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
@@ -34,7 +31,6 @@ from jaxtie.training.member import Member, as_host, make_member, untie_state
 from jaxtie.training.task import (
     Chunk,
     Control,
-    Engine,
     HParams,
     Members,
     Phase,
@@ -42,6 +38,7 @@ from jaxtie.training.task import (
     State,
     Task,
     flatten,
+    side_by_side,
     unflatten,
     untie_members,
 )
@@ -57,6 +54,7 @@ SMALL_LAYOUT = {
     "tpu": Layout((128, 512), few=256),
 }
 LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), few=256), "tpu": Layout((64,))}
+BlockFunction = tuple[jax.stages.Wrapped, tuple]  # and the shapes of its arguments
 
 
 class BlockProgram(NamedTuple):
@@ -127,21 +125,10 @@ def advance_members(member: Member, layout: Layout, platform: str, states, strea
     return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
 
 
-class Batched(NamedTuple):
-    """The functions of a block of members and their shapes; not compiled yet."""
-
-    start: jax.stages.Wrapped
-    advance: jax.stages.Wrapped
-    states: State
-    streams: jax.ShapeDtypeStruct
-    seeds: jax.ShapeDtypeStruct
-    hparams: HParams
-
-
 def batch_members(
     config: TaskConfig, variant: Variant, layout: Layout, block: int, platform: str
-) -> Batched:
-    """Batch a member's functions over a block."""
+) -> tuple[BlockFunction, BlockFunction]:
+    """Batch a member's functions over a block: return `BlockProgram.start` and `advance`."""
     task = config.build(variant, platform)
     member = make_member(task)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
@@ -186,69 +173,41 @@ def batch_members(
     )
     # a record has the shapes of the first one
     states, streams, shapes = jax.eval_shape(start, seeds, hparams)
-    return Batched(start, advance, states, streams, seeds, hparams)
-
-
-def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
-    """Lower the program that trains a block on one device."""
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    own = _on_device((batched.states, batched.streams, batched.hparams), device)
-    return batched.advance.lower(*own, scalar, scalar, scalar)
+    of_advance = states, streams, hparams, scalar, scalar, scalar
+    return (start, (seeds, hparams)), (advance, of_advance)
 
 
-def _on_device(tree, device: jax.Device):
+def lower(function: jax.stages.Wrapped, shapes: tuple, device: jax.Device) -> jax.stages.Lowered:
+    """Lower a function for arguments of these shapes on one device."""
     sharding = SingleDeviceSharding(device)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
-
-
-def compile_block(
-    config: TaskConfig, variant: Variant, block: int, devices: Sequence[jax.Device]
-) -> BlockProgram:
-    """Compile the training of a variant, for any number of seeds, steps and sweep points.
-
-    Every device has its own copy of the same program: one that is partitioned over a mesh goes
-    through other compiler passes and rounds differently. Programs are cached.
-    """
-    platform = devices[0].platform
-    layout = layout_of(config, platform)
-    fast = machine.FAST.get(platform, {})
-    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
-    return _compile_block(
-        config.program_key(),
-        variant,
-        layout,
-        block,
-        tuple(dict.fromkeys(devices)),
-        tuple(once.items()),
-        tuple(fast.items()),
+    return function.lower(
+        *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
     )
 
 
 @functools.lru_cache(32)
-def _compile_block(
-    config: TaskConfig,
-    variant: Variant,
-    layout: Layout,
-    block: int,
-    devices: tuple[jax.Device, ...],
-    of_start: tuple,
-    of_advance: tuple,
+def compile_block(
+    config: TaskConfig, variant: Variant, layout: Layout, block: int, devices: tuple
 ) -> BlockProgram:
+    """Compile the training of a variant, for any number of seeds, steps and sweep points.
+
+    Every device has its own copy of the same program: one that is partitioned over a mesh goes
+    through other compiler passes and rounds differently. Programs are cached, by configurations
+    that are reduced to `TaskConfig.program_key`.
+    """
+    platform = devices[0].platform
+    fast = machine.FAST.get(platform, {})
+    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
     # lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
-        batched = batch_members(config, variant, layout, block, devices[0].platform)
-        lowered = {device: lower_advance(batched, device) for device in devices}
-        compiled = {
-            device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered
-        }
-        start = batched.start.lower(*_on_device((batched.seeds, batched.hparams), devices[0]))
-        return BlockProgram(
-            start.compile(dict(of_start)),
-            {device: future.result() for device, future in compiled.items()},
-            batched.states,
-            block,
-        )
+        start, advance = batch_members(config, variant, layout, block, platform)
+        lowered = [lower(*advance, device) for device in devices]
+        compiled = [pool.submit(each.compile, dict(fast)) for each in lowered]
+        started = lower(*start, devices[0]).compile(dict(once))
+        advances = {device: each.result() for device, each in zip(devices, compiled, strict=True)}
+        return BlockProgram(started, advances, advance[1][0], block)
 
 
 @dataclasses.dataclass
@@ -257,32 +216,25 @@ class Block:
 
     Attributes:
       numbers: of the members, without padding.
-      step: updates made once all submitted calls are done.
-      streams: host array, padded.
-      points: sweep points, padded.
-      states: on the device.
       device: trains the block.
-      latest: the last submitted call.
+      step: updates made.
+      streams: host array, padded.
+      states: padded, on the device; None before the start.
+      count: records of the next chunk; one at first, to see the speed.
     """
 
     numbers: np.ndarray
-    step: int
-    streams: np.ndarray
-    points: np.ndarray
-    states: State
     device: jax.Device
-    latest: Future | None = None
+    step: int = 0
+    streams: Any = None
+    states: State | None = None
+    count: int = 1
 
 
 class BlockRun:
-    """Train members of an arm up to a step, with a queue of blocks.
+    """Train members of an arm up to a step, in blocks that take turns.
 
-    Args:
-      program: of the arm's phase.
-      workers: see `assign_workers`.
-      config: of the experiment.
-      until: the last step.
-      chunk_seconds: duration of a chunk; its number of records follows from the speed.
+    A chunk takes about `chunk_seconds`; its number of records follows from the speed.
     """
 
     def __init__(
@@ -296,8 +248,6 @@ class BlockRun:
         self.program, self.workers, self.config, self.until = program, workers, config, until
         self.chunk_seconds, self.every = chunk_seconds, config.record_every
         self.hparams = stack_hparams(config, workers[0].platform)
-        self.devices = itertools.cycle(workers)
-        self.waiting: deque[Block] = deque()
         # By device and sweep points, since the exact distributions of an ordered model are larger
         # than its state, and equal for all members without a sweep.
         self.placed: dict[tuple[jax.Device, bytes], HParams] = {}
@@ -307,96 +257,65 @@ class BlockRun:
 
         Workers go on while the caller holds a chunk, so members are at different steps.
         """
-        resumed: set[int] = set()
+        size, devices = self.program.block, itertools.cycle(self.workers)
+        fresh, blocks = np.array(numbers, np.int64), []
         if known is not None:
-            resumed = set(known.numbers.tolist())
-            self._resume(np.array(numbers), known)
-        fresh = np.array([number for number in numbers if number not in resumed], np.int64)
-        for own in _in_blocks(fresh, self.program.block):
-            yield self._begin(own)
-        seconds_per_record = self.chunk_seconds  # one record first, to see the speed
-        under_way: deque[Future] = deque()
-        with ThreadPoolExecutor(len(self.workers)) as pool:
-            while self.waiting or under_way:
-                while self.waiting and len(under_way) <= len(self.workers):
-                    under_way.append(self._submit(pool, seconds_per_record))
-                done, seconds_per_record = under_way.popleft().result()
-                yield done
+            wanted = np.isin(known.numbers, fresh) & (known.steps < self.until)
+            fresh = fresh[~np.isin(fresh, known.numbers)]
+            for step in np.unique(known.steps[wanted]):
+                for own in _in_blocks(np.flatnonzero(wanted & (known.steps == step)), size):
+                    block = Block(known.numbers[own], next(devices), int(step))
+                    block.streams = self._pad(known.streams[own])
+                    states = {name: self._pad(leaf[own]) for name, leaf in known.states.items()}
+                    states = unflatten(self.program.states, states)
+                    block.states = jax.device_put(states, block.device)
+                    blocks.append(block)
+        blocks += [Block(own, next(devices)) for own in _in_blocks(fresh, size)]
+        return side_by_side(map(self._train, blocks), len(self.workers), in_turns=True)
 
     def _pad(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[-1:], self.program.block - len(x), axis=0)])
 
-    def _resume(self, numbers: np.ndarray, known: Members) -> None:
-        """Queue blocks of members that are at the same step."""
-        wanted = np.isin(known.numbers, numbers)
-        for step in np.unique(known.steps[wanted & (known.steps < self.until)]):
-            here = np.flatnonzero(wanted & (known.steps == step))
-            for indices in _in_blocks(here, self.program.block):
-                own = jax.tree.map(lambda x, i=indices: x[i], known)
-                states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
-                self._wait(own.numbers, int(step), self._pad(own.streams), states)
+    def _train(self, block: Block) -> Iterator[Chunk]:
+        if block.states is None:
+            yield self._begin(block)
+        while block.step < self.until:
+            yield self._advance(block)
 
-    def _wait(self, numbers: np.ndarray, step: int, streams: np.ndarray, states: State) -> Block:
-        """Queue a block for the next device."""
-        points, _ = point_and_seed(self._pad(numbers))
-        device = next(self.devices)
-        states = jax.device_put(states, device)
-        self.waiting.append(Block(numbers, step, streams, points, states, device))
-        return self.waiting[-1]
-
-    def _begin(self, own: np.ndarray) -> Chunk:
-        """Start members, queue their block and return their record at step 0."""
-        points, seeds = point_and_seed(self._pad(own))
+    def _begin(self, block: Block) -> Chunk:
+        """Start the members of a block; return their record at step 0."""
+        points, seeds = point_and_seed(self._pad(block.numbers))
         hparams = jax.tree.map(lambda x: x[points], self.hparams)
         states, streams, records = self.program.start(seeds.astype(np.uint32), hparams)
-        block = self._wait(own, 0, np.array(streams), states)
-        records = {name: value[None] for name, value in as_host(records).items()}
-        return self._chunk(block, 0, 0, as_host(states), records)
+        block.states, block.streams = jax.device_put(states, block.device), np.array(streams)
+        return self._chunk(block, 0, jax.tree.map(lambda x: x[None], as_host(records)))
 
-    def _submit(self, pool: ThreadPoolExecutor, seconds_per_record: float) -> Future:
-        """Submit the next waiting block for a chunk."""
-        block = self.waiting.popleft()
-        count = min(
-            max(1, int(self.chunk_seconds / seconds_per_record)),
-            CHUNK,
-            (self.until - block.step) // self.every,
-        )
-        block.latest = pool.submit(self._advance, block, block.latest, block.step, count)
-        block.step += count * self.every
-        if block.step < self.until:
-            self.waiting.append(block)
-        return block.latest
-
-    def _advance(
-        self, block: Block, previous: Future | None, step: int, count: int
-    ) -> tuple[Chunk, float]:
-        """Train a block, once its previous call is done; return a chunk, and seconds a record."""
-        if previous:
-            wait([previous])
-        began, key = time.monotonic(), (block.device, block.points.tobytes())
+    def _advance(self, block: Block) -> Chunk:
+        """Train a block for a chunk."""
+        points, _ = point_and_seed(self._pad(block.numbers))
+        began, key = time.monotonic(), (block.device, points.tobytes())
         if key not in self.placed:
-            own = jax.tree.map(lambda x: x[block.points], self.hparams)
+            own = jax.tree.map(lambda x: x[points], self.hparams)
             self.placed[key] = jax.device_put(own, block.device)
+        count = min(block.count, CHUNK, (self.until - block.step) // self.every)
         block.states, records = self.program.advance[block.device](
             block.states,
             block.streams,
             self.placed[key],
-            *map(np.int32, (step, count, self.config.steps)),
+            *map(np.int32, (block.step, count, self.config.steps)),
         )
         records = {name: np.asarray(value)[:count] for name, value in records.items()}
-        seconds = time.monotonic() - began
-        after, first_record = step + count * self.every, step // self.every + 1
-        chunk = self._chunk(block, first_record, after, as_host(block.states), records)
-        return chunk, seconds / count
+        seconds = (time.monotonic() - began) / count
+        block.count = max(1, int(self.chunk_seconds / seconds))
+        first_record = block.step // self.every + 1
+        block.step += count * self.every
+        return self._chunk(block, first_record, records)
 
-    def _chunk(
-        self, block: Block, first_record: int, step: int, states: State, records: Recorded
-    ) -> Chunk:
+    def _chunk(self, block: Block, first_record: int, records: Recorded) -> Chunk:
         size = len(block.numbers)
-        leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
-        members = Members(
-            block.numbers, np.full(size, step, np.int64), block.streams[:size], leaves
-        )
+        leaves = {name: leaf[:size] for name, leaf in flatten(as_host(block.states)).items()}
+        steps = np.full(size, block.step, np.int64)
+        members = Members(block.numbers, steps, block.streams[:size], leaves)
         own = {name: value[:, :size] for name, value in records.items()}
         updates = own["loss"].size * self.every if first_record else 0
         return Chunk(block.numbers, first_record, own, members, updates)
@@ -406,7 +325,7 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
-class BlockEngine(Engine[BlockProgram]):
+class BlockEngine:
     """Engine of tasks that draw their batches on the device.
 
     Each process trains a share of the members.
@@ -415,14 +334,14 @@ class BlockEngine(Engine[BlockProgram]):
     def __init__(self, config: TaskConfig, processes: Processes):
         devices = jax.local_devices()
         self.config, self.processes, platform = config, processes, devices[0].platform
-        self.block = members_per_block(layout_of(config, platform), len(config.members))
+        self.layout = layout_of(config, platform)
+        self.block = members_per_block(self.layout, len(config.members))
         self.own = set(processes.share(config.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
         variant = config.arms[0].variant
         best = [point.build(variant, platform).best_loss for point in config.points]
         self.best_losses = [loss for loss in best if loss is not None]
-        self.swept = bool(config.sweep)
-        self.facts = {
+        self.facts: dict[str, Any] = {
             "device": machine.describe_device(self.workers[0]),
             "workers": len(self.workers),
             "processes": processes.count,
@@ -430,10 +349,10 @@ class BlockEngine(Engine[BlockProgram]):
         }
 
     def compile(self, phase: Phase) -> BlockProgram:
-        """Compile the program of a phase; raise UserError if the devices lack the memory."""
-        program = compile_block(self.config, phase.variant, self.block, self.workers)
-        check_memory(program, self.workers, len(self.own), swept=self.swept)
-        return program
+        """Compile the program of a phase."""
+        devices = tuple(dict.fromkeys(self.workers))
+        key = self.config.program_key()
+        return compile_block(key, phase.variant, self.layout, self.block, devices)
 
     def parameters(self, program: BlockProgram) -> int:
         """Return the number of parameters of a member."""
@@ -447,7 +366,10 @@ class BlockEngine(Engine[BlockProgram]):
         until: int,
         control: Control,
     ) -> Iterator[Chunk]:
-        """Train members up to a step, from their known state or from the start."""
+        """Train members up to a step, from their known state or from the start.
+
+        Several processes call this alike; the first one gets every chunk.
+        """
         own = [number for number in numbers if number in self.own]
         run = BlockRun(program, self.workers, self.config, until)
         return self.processes.together(run.chunks(own, known), control.stopped)
@@ -458,55 +380,18 @@ class BlockEngine(Engine[BlockProgram]):
         return untie_members(state_shapes(tied), members, untie_state)
 
     def trial(self, program: BlockProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Train a block per worker for some records; see `Engine.trial`."""
+        """Return chunks of a block per worker for some records, its members, and device bytes.
+
+        A waiting block has states and, where members differ in them, hyperparameters.
+        """
+        sizes = [program.advance[device].memory_analysis() for device in self.workers]
+        needed = sum(
+            size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
+            for size in sizes
+        )
+        states = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
+        waiting = max(0, -(-len(self.config.members) // program.block) - len(self.workers))
+        needed += waiting * (sizes[0].argument_size_in_bytes if self.config.sweep else states)
         until, together = TRIAL_RECORDS * self.config.record_every, self.block * len(self.workers)
-        needed = device_bytes(program, self.workers, len(self.config.members), swept=self.swept)
         run = BlockRun(program, self.workers, self.config, until)
         return run.chunks(range(together), None), together, needed
-
-
-def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) -> int:
-    """Return the memory of a waiting block: states and, where members differ in them, hparams."""
-    if swept:
-        return program.advance[device].memory_analysis().argument_size_in_bytes
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
-
-
-def device_bytes(
-    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
-) -> int:
-    """Return the memory of the states of all members and of training a block per worker."""
-    sizes = [program.advance[device].memory_analysis() for device in workers]
-    work = sum(
-        size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
-        for size in sizes
-    )
-    waiting = max(0, -(-members // program.block) - len(workers))
-    return work + waiting * bytes_of_waiting(program, workers[0], swept=swept)
-
-
-def check_memory(
-    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
-) -> None:
-    """Check that the devices have the memory.
-
-    Raises:
-      UserError: else; says how many members fit.
-    """
-    limit = machine.memory_limit(workers[0])
-    if limit is None:
-        return
-    each = -(-members // program.block // len(workers))  # blocks of a worker
-    needed = device_bytes(program, workers[:1], each * program.block, swept=swept)
-    if needed <= limit:
-        return
-    room = each + (limit - needed) // bytes_of_waiting(program, workers[0], swept=swept)
-    fitting = max(0, room) * len(workers) * program.block
-    remedy = (
-        f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
-    )
-    gib = (
-        f"{needed / 2**30:,.1f} GiB on each {machine.describe_device(workers[0])}, where JAX may"
-        f" use {limit / 2**30:,.1f}"
-    )
-    raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")

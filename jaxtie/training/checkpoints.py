@@ -1,8 +1,8 @@
 """Keep the last three checkpoints of a run by Orbax, with SHA-256 sums that detect damage.
 
-A checkpoint is a folder `checkpoints/<number>` with the configuration and the members of every arm
-begun. Orbax writes it under another name first. It does not notice flipped bits or some missing
-files, hence the sums; they are written last, so a checkpoint without them is unfinished.
+A checkpoint is a folder `checkpoints/<number>` with the members of every arm begun. Orbax writes it
+under another name first. It does not notice flipped bits or some missing files, hence the sums;
+they are written last, so a checkpoint without them is unfinished.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say, find_damage, write_sums
 from jaxtie.training.distributed import Processes
-from jaxtie.training.task import KEY_IMPLEMENTATION, Members
+from jaxtie.training.task import Members
 
 KEEP = 3
 
@@ -48,8 +48,6 @@ class Checkpoints:
                 continue
             try:
                 return self._thread.submit(self._restore, number).result()
-            except UserError:
-                raise
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
                 raise UserError(
@@ -58,14 +56,14 @@ class Checkpoints:
                 ) from error
         return {}
 
-    def save(self, arms: dict[str, Members], config: dict) -> None:
+    def save(self, arms: dict[str, Members]) -> None:
         """Start to write a checkpoint.
 
         Raises:
           UserError: if the one before could not be written.
         """
         self.wait()
-        self._under_way = self._thread.submit(self._save, arms, config)
+        self._under_way = self._thread.submit(self._save, arms)
 
     def wait(self) -> None:
         """Wait until the checkpoint that `save` started is on the disk.
@@ -129,27 +127,16 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self._folder, options=options)
         return self._manager, ocp.args
 
-    def _save(self, arms: dict[str, Members], config: dict) -> None:
+    def _save(self, arms: dict[str, Members]) -> None:
         manager, args = self._open()
         number = max(self._numbers(), default=0) + 1
-        config = config | {"key_implementation": KEY_IMPLEMENTATION}
         trees = {arm: members._asdict() for arm, members in arms.items()}
-        manager.save(
-            number,
-            args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)),
-        )
+        manager.save(number, args=args.Composite(members=args.PyTreeSave(trees)))
         write_sums(self._folder / str(number))
 
     def _restore(self, number: int) -> dict[str, Members]:
         manager, args = self._open()
-        restored = manager.restore(
-            number, args=args.Composite(members=args.PyTreeRestore(), config=args.JsonRestore())
-        )
-        if (found := restored["config"]["key_implementation"]) != KEY_IMPLEMENTATION:
-            raise UserError(
-                f"{self._folder}: holds keys of {found}, this version uses {KEY_IMPLEMENTATION};"
-                " --overwrite"
-            )
+        restored = manager.restore(number, args=args.Composite(members=args.PyTreeRestore()))
         return {arm: Members(**tree) for arm, tree in restored["members"].items()}
 
 
@@ -163,9 +150,7 @@ def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Member
 def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
     """Open checkpoints, and close them at the end; an error in closing hides no other error.
 
-    Args:
-      folder: of the checkpoints.
-      to_read: leave the folder as it is, since a run may be writing there.
+    `to_read`: leave the folder as it is, since a run may be writing there.
     """
     checkpoints = Checkpoints(folder, to_read=to_read)
     try:

@@ -113,11 +113,6 @@ def check_devices() -> None:
         ) from None
 
 
-def memory_limit(device: "jax.Device") -> int | None:
-    """Return the bytes that JAX may use on a device; None where it does not say, as of a CPU."""
-    return (device.memory_stats() or {}).get("bytes_limit")
-
-
 def flash_attention(platform: str, head_width: int) -> Literal["cudnn"] | None:
     """Return the implementation of `jax.nn.dot_product_attention` for bfloat16 on a platform.
 

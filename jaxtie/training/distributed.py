@@ -6,7 +6,6 @@ and it alone writes. Large members are trained by all processes together, step b
 """
 
 import contextlib
-import io
 import os
 import socket
 import subprocess
@@ -14,11 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.serialization import msgpack_restore, msgpack_serialize
 from jax.experimental import multihost_utils
 
 from jaxtie.config import UserError
@@ -61,10 +60,10 @@ class Processes:
         return tuple(seed for each in blocks[self.index :: self.count] for seed in each)
 
     def gather(self, tree: dict) -> list[dict]:
-        """Return the nested dicts of arrays of every process, bit by bit."""
+        """Return the tree of every process: dicts, lists, arrays, numbers, text; bit by bit."""
         if self.count == 1:
             return [tree]
-        data = np.frombuffer(_pack(tree), np.uint8)
+        data = np.frombuffer(msgpack_serialize(tree), np.uint8)
         try:
             sizes = multihost_utils.process_allgather(np.int32(len(data)))
             # powers of two, since each size is compiled once
@@ -73,7 +72,8 @@ class Processes:
             rows = multihost_utils.process_allgather(padded)
         except Exception:  # the transport raises many types when the other end is gone
             self._end_for_a_loss()
-        return [_unpack(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+        found = zip(rows, sizes, strict=True)
+        return [msgpack_restore(row[:size].tobytes()) for row, size in found]
 
     def broadcast(self, tree: dict) -> dict:
         """Return the tree of the first process."""
@@ -107,7 +107,7 @@ class Processes:
 
     def agree(self, stopped: list) -> bool:
         """Return whether any process is `stopped`; then all of them are."""
-        trees = self.gather({"stopped": np.bool(bool(stopped))})
+        trees = self.gather({"stopped": bool(stopped)})
         if not stopped and any(tree["stopped"] for tree in trees):
             stopped.append(None)
         return bool(stopped)
@@ -125,17 +125,18 @@ class Processes:
             return
         over = False
         while not over:
-            own: dict[str, dict] = {}
+            own: list[dict] = []
             ended, meeting = True, time.monotonic() + MEET_SECONDS
             for chunk in chunks:
                 members = chunk.members._asdict()  # type: ignore[union-attr]  # each chunk has them
-                own[str(len(own))] = chunk._asdict() | {"members": members}
+                own.append(chunk._asdict() | {"members": members})
                 if stopped or time.monotonic() > meeting:
                     ended = False
                     break
-            everyone = self.gather({"chunks": own, "ended": np.bool(ended)})
+            everyone = self.gather({"chunks": own, "ended": ended})
             for tree in everyone if self.leads else ():
-                yield from map(_chunk_of, tree.get("chunks", {}).values())
+                for each in tree["chunks"]:
+                    yield Chunk(**each | {"members": Members(**each["members"])})
             over = self.agree(stopped) or all(tree["ended"] for tree in everyone)
 
 
@@ -219,12 +220,8 @@ def _watch(processes: Processes) -> None:
     the first may wait for it for ever. If the network forbids the connection, that remains.
     """
     listener = socket.create_server(("", 0)) if processes.leads else None
-    address = (
-        {"host": np.str_(socket.gethostname()), "port": np.int32(listener.getsockname()[1])}
-        if listener
-        else {}
-    )
-    address = processes.broadcast(address)
+    own = (socket.gethostname(), listener.getsockname()[1]) if listener else ()
+    address = processes.broadcast({"own": [*own]})["own"]
     if listener:
 
         def listen(connection: socket.socket) -> None:
@@ -246,33 +243,7 @@ def _watch(processes: Processes) -> None:
             "-S",
             "-c",
             WATCH,
-            str(address["host"]),
-            str(address["port"]),
-            str(os.getpid()),
+            *map(str, (*address, os.getpid())),
             GONE,
         ]
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-
-def _chunk_of(tree: dict[str, Any]) -> Chunk:
-    """Return a chunk from nested dicts of arrays, in which empty dicts are lost."""
-    members = Members(**{"states": {}} | tree["members"])
-    numbers = {name: int(tree[name]) for name in ("first_record", "updates", "tokens")}
-    return Chunk(
-        tree["numbers"],
-        records=tree["records"],
-        members=members,
-        evaluating=float(tree["evaluating"]),
-        **numbers,
-    )
-
-
-def _pack(tree: dict) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **{"/".join(path): leaf for path, leaf in flatten_dict(tree).items()})
-    return file.getvalue()
-
-
-def _unpack(data: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return unflatten_dict({tuple(name.split("/")): file[name] for name in file.files})

@@ -81,13 +81,8 @@ def update_by_role(
 ) -> tuple[State, tuple[jax.Array, Aux], RoleStep]:
     """Update a tied member as `jaxtie.training.member.update` does, and split the update by role.
 
-    Args:
-      loss_of: function of the parameters of an untied model, which has the one table twice.
-      optimizer: AdamW with these b1, b2 and eps.
-      state: of the member.
-      b1: Adam's.
-      b2: Adam's.
-      eps: Adam's.
+    `loss_of` is a function of the parameters of an untied model, which has the one table twice;
+    `optimizer` is AdamW with these b1, b2 and eps.
     """
     two, _ = untie(state.params)
     found, gradient = jax.value_and_grad(loss_of, has_aux=True)(two)
@@ -109,11 +104,7 @@ def sum_by_role(
 ) -> Metrics:
     """Return what is recorded of one update: inner products by group, contributions by pair.
 
-    Args:
-      own: the update.
-      table_VxD: the table before it.
-      learning_rate: of the update.
-      roles: the groups and pairs.
+    `table_VxD` is the table before the update.
     """
     sums, group_V = sum_by_row(own), roles.group_V
     if group_V is not None:
@@ -158,12 +149,7 @@ def contribute(
 
     Summed over training and with the logarithm of the decay factor it is the change of
     ln |T_s - T_t|, but for second order: what noise adds to a distance, whatever its direction.
-
-    Args:
-      table_VxD: before the step.
-      step: by role.
-      learning_rate: of the step.
-      pairs: ids of rows (s, t).
+    `table_VxD` is the table before the step.
     """
     first_K, second_K = np.array(pairs).T
     apart_KxD = table_VxD[first_K] - table_VxD[second_K]

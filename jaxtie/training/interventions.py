@@ -13,11 +13,10 @@ the parameterisation: the optimizer is AdamW as always, on the parameters below.
 - `norm_path`: the row of length c is read on one path only, m itself on the other.
 - `frozen_direction`: the input row is c·u/|u|, with the initial row u: it has no gradient and no
   decay. A tied m is then trained as an output alone.
-- `direction_rate`: factor of the learning rate of m, its decay included; m is untied.
-- `input_decay`, `output_decay`: weight decay of an untied row, instead of the optimizer's.
+- `input_decay`: weight decay of an untied input row, instead of the optimizer's.
 
-Rows with a rate, a decay or a frozen direction are parameters of their own, `own_input` and
-`own_output`. They start as the rows of the table, whose own ones are then unused.
+Rows with a decay or a frozen direction are a parameter of their own, `own_input`. It starts as the
+rows of the table, whose own ones are then unused.
 
 Shapes: D width, V vocabulary, K rows.
 """
@@ -36,27 +35,25 @@ RowSets = Mapping[str, Sequence[int]]  # ids of rows by the names that arms use
 
 
 def add_parameters(
-    own: Interventions, params: Params, untied_rows: Sequence[int], row_sets: RowSets
+    params: Params, own: Interventions, untied_rows: Sequence[int], row_sets: RowSets
 ) -> Params:
     """Return fresh parameters with those that the interventions need, in the embedding."""
     if own == Interventions():
         return params
     embedding = params["embedding"]
-    input_VxD, output_VxD = get_tables(embedding, untied_rows)
+    input_VxD, _ = get_tables(embedding, untied_rows)
     added = {}
     if own.learned_scale:
         added["log_scale"] = jnp.zeros((1, 1), input_VxD.dtype)
     if gained := own.gain or own.shared_gain:
         added["log_gain"] = jnp.zeros((len(row_sets[gained]), 1), input_VxD.dtype)
-    if own.frozen_direction or own.direction_rate != 1 or own.input_decay is not None:
+    if own.frozen_direction or own.input_decay is not None:
         added["own_input"] = input_VxD[np.array(row_sets[own.held_rows])]
-    if own.output_decay is not None:
-        added["own_output"] = output_VxD[np.array(row_sets[own.held_rows])]
     return {**params, "embedding": {**embedding, **added}}
 
 
 def effective(
-    own: Interventions, params: Params, untied_rows: Sequence[int], row_sets: RowSets
+    params: Params, own: Interventions, untied_rows: Sequence[int], row_sets: RowSets
 ) -> Params:
     """Return the parameters of the untied model whose tables are those of each role."""
     if own == Interventions():
@@ -74,9 +71,6 @@ def effective(
         own_KxD = embedding["own_input"]
         own_KxD = jax.lax.stop_gradient(own_KxD) if own.frozen_direction else own_KxD
         input_VxD = replace_rows(input_VxD, own_KxD, row_sets[own.held_rows])
-    if "own_output" in embedding:
-        rows = row_sets[own.held_rows]
-        output_VxD = replace_rows(output_VxD, embedding["own_output"], rows)
     if own.minus:
         output_VxD = output_VxD * np.where(among(own.minus), -1, 1).astype(output_VxD.dtype)
     if gained := own.gain or own.shared_gain:

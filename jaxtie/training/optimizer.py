@@ -13,7 +13,7 @@ from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
 KeyPath = tuple[jax.tree_util.DictKey, ...]
-TABLES = ("input", "output", "output_rows", "own_input", "own_output")  # and rows of their own
+TABLES = ("input", "output", "output_rows", "own_input")  # and rows of their own
 
 SCHEDULE = ("learning_rate", "eta_min", "half_period", "warmup")  # fields of `periodic_cosine`
 
@@ -57,19 +57,15 @@ def make_optimizer(
     schedule = partial(periodic_cosine, **{name: own[name] for name in SCHEDULE})
     rates = {
         ("input", "own_input"): head.input_rate * head.table_rate,
-        ("output", "output_rows", "own_output"): head.output_rate * head.table_rate,
-        ("own_input",): head.interventions.direction_rate,
+        ("output", "output_rows"): head.output_rate * head.table_rate,
     }
-    own_decays = {
-        "own_input": 0.0 if head.interventions.frozen_direction else head.interventions.input_decay,
-        "own_output": head.interventions.output_decay,
-    }
+    held = head.interventions
     decays = {"bias": float(head.decayed_bias)}
     if head.table_decay != 1 or "table_decay" in hparams:
         decays |= dict.fromkeys(TABLES, head.table_decay * hparams.get("table_decay", 1))
     return optax.chain(
         optax.scale_by_adam(b1=own["b1"], b2=own["b2"], eps=own["eps"]),
-        _add_decay(own["weight_decay"], decays, own_decays),
+        _add_decay(own["weight_decay"], decays, 0.0 if held.frozen_direction else held.input_decay),
         *(
             optax.masked(optax.scale(rate), partial(_in_embedding, names))
             for names, rate in rates.items()
@@ -82,11 +78,11 @@ def make_optimizer(
 def _add_decay(
     weight_decay: jax.Array | float,
     factors: Mapping[str, jax.Array | float],
-    own: Mapping[str, float | None],
+    own: float | None,
 ) -> optax.GradientTransformation:
     """Add the weight decay of every parameter, of an embedding's times a factor by its name.
 
-    Parameters of an embedding that are in `own`, and not None there, have that decay instead.
+    Rows of their own have the decay `own` instead, unless it is None.
     """
 
     def add(updates: Tree, params: Tree) -> Tree:
@@ -94,8 +90,8 @@ def _add_decay(
             _in_embedding(TABLES, params)  # raises where there is none
 
         def one(path: KeyPath, update: jax.Array, value: jax.Array) -> jax.Array:
-            if _of_embedding(path) and (decay := own.get(path[-1].key)) is not None:
-                return update + decay * value
+            if own is not None and path[-1].key == "own_input":
+                return update + own * value
             factor = factors.get(path[-1].key, 1) if _of_embedding(path) else 1
             return update + weight_decay * factor * value
 

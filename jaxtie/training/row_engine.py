@@ -11,13 +11,14 @@ the loss is the mean over the whole batch for any number of devices.
 Shapes: B rows, L tokens a row.
 """
 
+import functools
 import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +30,8 @@ from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, means, unmeasured_roles, untie_state, weighted
 from jaxtie.training.task import (
-    Batches,
     Chunk,
     Control,
-    Engine,
     HostRows,
     Members,
     Metrics,
@@ -43,6 +42,7 @@ from jaxtie.training.task import (
     Task,
     evaluation_stream,
     flatten,
+    side_by_side,
     unflatten,
     untie_members,
 )
@@ -54,10 +54,6 @@ AHEAD = 4  # calls whose batches are made before they are needed
 # Most steps of a call: on an accelerator a small model's step takes no longer than starting a call.
 AT_ONCE = {"cpu": 1, "gpu": 10, "tpu": 10}
 TRIAL_STEPS = 20  # steps trained to estimate the time
-KEPT = 8  # programs in the cache
-Item = TypeVar("Item")
-_EXHAUSTED = object()
-_kept: dict[tuple, "RowProgram"] = {}
 
 
 class Carry(NamedTuple):
@@ -144,16 +140,16 @@ def _make_start(task: Task) -> Callable:
     return start
 
 
-def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
-    """Compile the training of a variant for every row length. Programs are cached."""
-    task = config.build(variant, mesh.devices.flat[0].platform)
-    assert task.rows is not None
-    key = config.program_key(), task.rows.key, variant, tuple(mesh.devices.flat)
-    if key not in _kept:
-        if len(_kept) >= KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(task, mesh)
-    return _kept[key]
+@functools.lru_cache(8)
+def compile_rows(
+    config: TaskConfig, rows_key: Hashable, variant: Variant, mesh: Mesh, at_once: int
+) -> RowProgram:
+    """Compile the training of a variant for every row length.
+
+    Programs are cached, by configurations that are reduced to `TaskConfig.program_key`; they also
+    depend on the rows, see `HostRows`, and on the steps of a call.
+    """
+    return _compile(config.build(variant, mesh.devices.flat[0].platform), mesh, at_once)
 
 
 def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> int:
@@ -162,11 +158,10 @@ def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> 
     return max(count for count in range(1, most + 1) if config.record_every % count == 0)
 
 
-def _compile(task: Task, mesh: Mesh) -> RowProgram:
+def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
     options: dict[str, Any] = dict(machine.REPEATABLE.get(platform, {}))
-    at_once = steps_at_once(task.config, task.rows.lengths, platform)
     member, start = make_member(task), _make_start(task)
 
     def step(carry, tokens_BxL, stream, number):
@@ -198,40 +193,33 @@ def _compile(task: Task, mesh: Mesh) -> RowProgram:
         return jax.jit(function, in_shardings=shardings, out_shardings=replicated, **more)
 
     seed = jax.ShapeDtypeStruct((), np.uint32)
-    jobs = {("start", 0): jax.jit(start, out_shardings=replicated).lower(seed)}
-    jobs["evaluate", 0] = jax.jit(
-        evaluate, in_shardings=replicated, out_shardings=replicated
-    ).lower(params)
+    lowered: dict[str, Any] = {"step": {}, "validate": {}}
+    lowered["start"] = jax.jit(start, out_shardings=replicated).lower(seed)
+    of_params = jax.jit(evaluate, in_shardings=replicated, out_shardings=replicated)
+    lowered["evaluate"] = of_params.lower(params)
     single = shared(step, "rows", donate_argnums=0, compiler_options=options)
     axes = ("rows",) if at_once == 1 else (None, "rows")
     call = shared(step if at_once == 1 else steps, *axes, donate_argnums=0)
     for length, shape in tokens.items():
         lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
         of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
-        jobs["step", length] = call.lower(shapes, of_call, stream, scalar)
-        jobs["validate", length] = shared(validate, "rows").lower(params, shape, stream, scalar)
+        lowered["step"][length] = call.lower(shapes, of_call, stream, scalar)
+        of_rows = shared(validate, "rows")
+        lowered["validate"][length] = of_rows.lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
-        compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
-        done = {name: future.result() for name, future in compiling.items()}
-    compiled, validations = (
-        {length: done[what, length] for length in tokens} for what in ("step", "validate")
-    )
+        compiling = jax.tree.map(lambda each: pool.submit(each.compile, options), lowered)
+        compiled = jax.tree.map(Future.result, compiling)
     metrics = jax.eval_shape(validate, params, next(iter(tokens.values())), stream, scalar)
-    evaluated = task.validate(
-        {name: np.zeros(x.shape) for name, x in metrics.items() if name != "weight"}
-    ) | jax.eval_shape(evaluate, params)
-    evaluated |= dict.fromkeys(("valid_loss_even", "valid_loss_odd"), np.zeros(()))
+    ones = jax.tree.map(lambda x: np.ones(x.shape), metrics)
+    evaluated = _mean_metrics(task, [ones, ones]) | jax.eval_shape(evaluate, params)
     return RowProgram(
-        done["start", 0],
-        compiled,
-        single,
-        at_once,
-        validations,
-        done["evaluate", 0],
-        shapes,
-        mesh,
-        {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
-        jax.device_get(unmeasured_roles(task)),
+        **compiled,
+        single=single,
+        at_once=at_once,
+        shapes=shapes,
+        mesh=mesh,
+        evaluated={name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
+        no_roles=jax.device_get(unmeasured_roles(task)),
     )
 
 
@@ -248,7 +236,7 @@ def calls_of(steps: range, at_once: int) -> Iterator[range]:
 
 
 def make_ahead(
-    batches: Batches, steps: range, program: RowProgram
+    batches: Any, steps: range, program: RowProgram
 ) -> Iterator[tuple[jax.Array, int, int]]:
     """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
 
@@ -312,14 +300,11 @@ class MemberRun:
             found = validate(self.carry.state.params, tokens, self.stream, np.int32(0))
             first = means(weighted(jax.device_get(found)), 1) | program.no_roles
             yield self._chunk(0, 0, first, control)
-        if self.frozen:
-            if not self.is_new:
-                yield self._chunk(0, 0, None, control)
+        elif self.frozen:
+            yield self._chunk(0, 0, None, control)
+        if self.frozen or self.is_over:
             return
-        if self.is_over:
-            return
-        ahead = make_ahead(batches, range(self.step, self.until), program)
-        for tokens, count, real in ahead:
+        for tokens, count, real in make_ahead(batches, range(self.step, self.until), program):
             several = count == program.at_once
             step = program.step[tokens.shape[-1]] if several else program.single
             self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
@@ -346,7 +331,10 @@ class MemberRun:
         )
         ends = self.is_over or self.frozen or self.step == self.until
         step = self.until if self.frozen else self.step
-        members = self._members(step) if ends or control.wanted() else None
+        members = None
+        if ends or control.wanted():
+            states = {name: np.array(leaf)[None] for name, leaf in flatten(self.carry).items()}
+            members = Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
         evaluating = time.monotonic() - began
         number = self.step // self.engine.config.record_every
         return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
@@ -355,11 +343,8 @@ class MemberRun:
         """Add an evaluation if it is due; freeze the member if a loss is not finite."""
         config, engine = self.engine.config, self.engine
         due = self.step % config.eval_every == 0 or self.step == config.steps
-        record = record | (
-            engine.evaluate(self.program, self.carry.state.params)
-            if due
-            else self.program.evaluated
-        )
+        params, evaluated = self.carry.state.params, self.program.evaluated
+        record = record | (engine.evaluate(self.program, params) if due else evaluated)
         # the validation loss sees the last update too
         if not np.isfinite([record["loss"], record.get("valid_loss", 0.0)]).all():
             self.frozen = True
@@ -368,16 +353,14 @@ class MemberRun:
         record["diverged_at"] = self.carry.state.diverged_at
         return {name: np.asarray(value)[None, None] for name, value in record.items()}
 
-    def _members(self, step: int) -> Members:
-        states = {name: np.array(leaf)[None] for name, leaf in flatten(self.carry).items()}
-        return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
-
     def _on_devices(self, tree):
         return jax.tree.map(lambda x: self.program.place(np.asarray(x)), tree)
 
 
-class RowEngine(Engine[RowProgram]):
+class RowEngine:
     """Engine of tasks with rows from the host."""
+
+    best_losses: Sequence[float] = ()  # unknown
 
     def __init__(
         self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
@@ -408,7 +391,10 @@ class RowEngine(Engine[RowProgram]):
 
     def compile(self, phase: Phase) -> RowProgram:
         """Compile the program of a phase."""
-        return compile_rows(self.config, phase.variant, self.mesh)
+        platform = self.mesh.devices.flat[0].platform
+        at_once = steps_at_once(self.config, self.rows.lengths, platform)
+        key = self.config.program_key()
+        return compile_rows(key, self.rows.key, phase.variant, self.mesh, at_once)
 
     def parameters(self, program: RowProgram) -> int:
         """Return the number of parameters of a member."""
@@ -424,19 +410,19 @@ class RowEngine(Engine[RowProgram]):
     ) -> Iterator[Chunk]:
         """Train members up to a step, from their known state or from the start."""
 
-        def chunks(member: MemberRun) -> Iterator[Chunk]:
+        def chunks(seed: int) -> Generator[Chunk, None, bool]:
+            member = MemberRun(self, program, seed, known, until)
             with self.processes.watched():
                 yield from member.chunks(control)
+            return member.is_over
 
-        members = (MemberRun(self, program, seed, known, until) for seed in numbers)
         if (count := min(self.at_a_time(program), len(numbers))) > 1:
-            for chunk in side_by_side(map(chunks, members), count, control.stopped):
+            for chunk in side_by_side(map(chunks, numbers), count, control.stopped):
                 # the others train at the same time
                 yield chunk._replace(evaluating=chunk.evaluating / count)
             return
-        for member in members:
-            yield from chunks(member)
-            if member.is_over:
+        for seed in numbers:
+            if (yield from chunks(seed)):
                 return
 
     def at_a_time(self, program: RowProgram) -> int:
@@ -458,24 +444,12 @@ class RowEngine(Engine[RowProgram]):
             tokens = program.place(batch.tokens_BxL, "rows")
             validate = program.validate[tokens.shape[1]]
             found.append(validate(params, tokens, stream, np.int32(number)))
-        measured = self._validated(jax.device_get(found))
+        measured = _mean_metrics(self.task, jax.device_get(found))
         measured |= jax.device_get(program.evaluate(params))
         return {
             name: np.where(np.isfinite(value), value, np.nan).astype(np.float32)
             for name, value in measured.items()
         }
-
-    def _validated(self, found: Sequence[Metrics]) -> dict[str, Any]:
-        """Return the means over the batches; of the loss also those of either half.
-
-        A hyperparameter can be chosen on one half and reported on the other.
-        """
-        halves = {"valid_loss_even": found[::2], "valid_loss_odd": found[1::2]}
-        losses = {
-            name: mean_over_batches(half)["loss"] if half else np.nan
-            for name, half in halves.items()
-        }
-        return self.task.validate(mean_over_batches(found)) | losses
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""
@@ -489,12 +463,24 @@ class RowEngine(Engine[RowProgram]):
         return untie_members(tied, members, untied)
 
     def trial(self, program: RowProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Train the members of one time for some steps; see `Engine.trial`."""
+        """Return chunks of members of one time for some steps, their number, and device bytes."""
         together = min(self.at_a_time(program), len(self.config.seeds))
         sizes = [each.memory_analysis() for each in program.step.values()]
         needed = max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
         own, steps = self.config.seeds[:together], max(2, min(TRIAL_STEPS, self.config.steps))
         return self.run(program, own, None, steps, Control([])), together, together * needed
+
+
+def _mean_metrics(task: Task, found: Sequence[Metrics]) -> dict[str, Any]:
+    """Return the means over the batches; of the loss also those of either half.
+
+    A hyperparameter can be chosen on one half and reported on the other.
+    """
+    halves = {"valid_loss_even": found[::2], "valid_loss_odd": found[1::2]}
+    losses = {
+        name: mean_over_batches(half)["loss"] if half else np.nan for name, half in halves.items()
+    }
+    return task.validate(mean_over_batches(found)) | losses
 
 
 def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -505,36 +491,3 @@ def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
         name: np.sum(values * weight, axis=0) / np.sum(weight, axis=0)
         for name, values in whole.items()
     }
-
-
-def side_by_side(
-    iterators: Iterable[Iterator[Item]], count: int, stopped: Sequence[object] = ()
-) -> Iterator[Item]:
-    """Advance several iterators at a time, each in a thread; yield their items as they come.
-
-    Args:
-      iterators: advanced by any thread, never by two at once.
-      count: number of iterators at a time.
-      stopped: no other iterator begins once it is not empty; running ones must end by themselves.
-    """
-    waiting = iter(iterators)
-    with ThreadPoolExecutor(count) as pool:
-        under_way: dict[Future, Iterator[Item]] = {}
-
-        def advance(iterator: Iterator[Item]) -> None:
-            under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
-
-        def begin_another() -> None:
-            if not stopped and (iterator := next(waiting, None)) is not None:
-                advance(iterator)
-
-        for _ in range(count):
-            begin_another()
-        while under_way:
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                iterator = under_way.pop(future)
-                if (item := future.result()) is _EXHAUSTED:
-                    begin_another()
-                else:
-                    advance(iterator)
-                    yield item

@@ -5,9 +5,10 @@ of pure functions of one seed. An engine trains members of a task; the loop over
 checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -22,7 +23,8 @@ HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are argumen
 Metrics = dict[str, jax.Array]
 Recorded = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
-CompiledProgram = TypeVar("CompiledProgram")  # of an engine
+Item = TypeVar("Item")
+_EXHAUSTED = object()
 
 
 def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> StreamKey:
@@ -38,33 +40,14 @@ def key_at(stream: StreamKey, step: jax.typing.ArrayLike) -> jax.Array:
 
 def evaluation_stream(data_seed: int) -> np.ndarray:
     """Return the stream of evaluations, of a seed that training does not have; u32[2]."""
-    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
-    for _ in range(2):
-        key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
-    return np.asarray(jax.random.key_data(key))
-
-
-class HostBatch(Protocol):
-    """Rows that the host makes."""
-
-    @property
-    def tokens_BxL(self) -> np.ndarray:  # noqa: N802, a shape
-        """Tokens, i32."""
-
-    @property
-    def lengths_B(self) -> np.ndarray:  # noqa: N802, a shape
-        """Number of real tokens of each row."""
-
-
-class Batches(Protocol):
-    """The batches of a seed, by step."""
-
-    def __getitem__(self, step: int, /) -> HostBatch:
-        """Return the batch of a step: a function of (seed, step) alone."""
+    last = np.uint32(SEEDS - 1)
+    return np.asarray(jax.random.key_data(key_at(stream(data_seed, last), last)))
 
 
 class HostRows(Protocol):
     """Rows of a task whose batches the host makes.
+
+    A batch has `tokens_BxL`, i32, and `lengths_B`, the number of real tokens of each row; NumPy.
 
     Attributes:
       key: equal for equal rows and vocabularies.
@@ -77,11 +60,11 @@ class HostRows(Protocol):
     lengths: tuple[int, ...]
 
     @property
-    def validation(self) -> Sequence[HostBatch]:
+    def validation(self) -> Sequence[Any]:
         """Return the batches of every evaluation."""
 
-    def training(self, seed: int) -> Batches:
-        """Return the batches of a seed."""
+    def training(self, seed: int) -> Any:
+        """Return the batches of a seed, by step: functions of (seed, step) alone."""
 
 
 class Roles(NamedTuple):
@@ -328,80 +311,44 @@ def steps_recorded(progress: Mapping[str, Members], arm: Arm, steps: int) -> dic
     return steps_reached(recorded, arm, steps)
 
 
-class Estimate(NamedTuple):
-    """Measured cost of a program.
+def side_by_side(
+    iterators: Iterable[Iterator[Item]],
+    count: int,
+    stopped: Sequence[object] = (),
+    *,
+    in_turns: bool = False,
+) -> Iterator[Item]:
+    """Advance several iterators at a time, each in a thread; yield their items as they come.
 
-    Attributes:
-      seconds: for all members of an arm, all steps and evaluations.
-      device_bytes: memory on the devices.
-      speed: in words, may be "".
+    Args:
+      iterators: advanced by any thread, never by two at once.
+      count: number of iterators at a time.
+      stopped: no other iterator begins once it is not empty; running ones must end by themselves.
+      in_turns: advance all of them in turns, an item each; else the first ones to their end.
     """
+    waiting = deque(iterators)
+    with ThreadPoolExecutor(count) as pool:
+        under_way: dict[Future, Iterator[Item]] = {}
 
-    seconds: float
-    device_bytes: int
-    speed: str = ""
+        def advance_next() -> None:
+            if waiting:
+                iterator = waiting.popleft()
+                under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
 
-
-class Engine(Generic[CompiledProgram]):
-    """Trains members of an experiment.
-
-    Attributes:
-      config: of the experiment.
-      facts: device, workers, processes, ...; written into `config.json`.
-      best_losses: the best reachable losses if known, nats; progress shows them.
-    """
-
-    config: TaskConfig
-    facts: dict[str, Any]
-    best_losses: Sequence[float] = ()
-
-    def compile(self, phase: Phase) -> CompiledProgram:
-        """Return the program of a phase; equal for phases that differ in nothing static."""
-        raise NotImplementedError
-
-    def parameters(self, program: CompiledProgram) -> int:
-        """Return the number of parameters of a member."""
-        raise NotImplementedError
-
-    def run(
-        self,
-        program: CompiledProgram,
-        numbers: Sequence[int],
-        known: Members | None,
-        until: int,
-        control: Control,
-    ) -> Iterator[Chunk]:
-        """Train members up to a step, from their known state or from the start.
-
-        The last chunk of each member has `members`. Several processes call this alike; the first
-        one gets every chunk.
-        """
-        raise NotImplementedError
-
-    def untie(self, phase: Phase, members: Members) -> Members:
-        """Untie members for a phase that follows a tied one."""
-        raise NotImplementedError
-
-    def trial(self, program: CompiledProgram) -> tuple[Iterator[Chunk], int, int]:
-        """Return chunks of a short training, its number of members, and bytes on the devices."""
-        raise NotImplementedError
-
-    def estimate(self, program: CompiledProgram) -> Estimate:
-        """Train a little and estimate the cost of an arm."""
-        chunks, together, needed = self.trial(program)
-        first: list[Chunk] = []
-        trained: set[int] = set()
-        while len(trained) < together:  # an evaluation of each, and first updates, which are slow
-            first.append(next(chunks))
-            trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
-        began, rest = time.monotonic(), list(chunks)
-        training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
-        of_step = training / sum(chunk.updates for chunk in rest)
-        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
-        of_member = of_step * self.config.steps + evaluating * len(self.config.eval_steps)
-        members = -(-len(self.config.members) // together) * together
-        tokens = sum(chunk.tokens for chunk in rest) / training
-        return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
+        for _ in range(count):
+            advance_next()
+        while under_way:
+            items = []  # handed out when all are under way again, since the caller takes its time
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                iterator = under_way.pop(future)
+                if (item := future.result()) is _EXHAUSTED:
+                    if not stopped:
+                        advance_next()
+                else:
+                    (waiting.append if in_turns else waiting.appendleft)(iterator)
+                    advance_next()
+                    items.append(item)
+            yield from items
 
 
 def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from jaxtie.config import TaskConfig, UserError, Variant, check, combinations
+from jaxtie.config import TaskConfig, UserError, Variant, check
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.shutdown import INTERRUPTS, leave_closed, stop_numbers
@@ -24,8 +24,8 @@ from jaxtie.training.member import make_member
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import RowEngine
 from jaxtie.training.task import (
+    Chunk,
     Control,
-    Engine,
     Members,
     Phase,
     Task,
@@ -40,6 +40,7 @@ from jaxtie.training.task import (
 COMPILING = "jaxtie: compiles"  # name of the threads of `in_background`
 POLL_SECONDS = 0.1  # seconds between two checks for a signal
 Result = TypeVar("Result")
+Engine = BlockEngine | RowEngine
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
@@ -90,6 +91,20 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raise UserError where the devices lack memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        check(
+            "RESOURCE_EXHAUSTED" not in str(error),
+            "the devices lack memory; train fewer members a run (--seeds, --out), or use devices"
+            f" with more ({' '.join(str(error).split())[:200]})",
+        )
+        raise
+
+
 def unless_stopped(result: Future[Result], stopped: Sequence[int]) -> Result | None:
     """Wait for a result; return None, and abandon it, as soon as there is a signal."""
     while not stopped:
@@ -109,7 +124,35 @@ def make_engine(config: TaskConfig, processes: Processes) -> Engine:
         not config.roles or all(task.roles for task in tasks),
         f"roles: task {config.task!r} has no `roles`, the rows to record",
     )
-    return (BlockEngine if tasks[0].rows is None else RowEngine)(config, processes)
+    if tasks[0].rows is None:
+        return BlockEngine(config, processes)
+    return RowEngine(config, processes)
+
+
+class Estimate(NamedTuple):
+    """Measured cost of a program."""
+
+    seconds: float  # for all members of an arm, all steps and evaluations
+    device_bytes: int
+    speed: str  # in words, may be ""
+
+
+def estimate(engine: Engine, program: Any) -> Estimate:
+    """Train a little and estimate the cost of an arm."""
+    chunks, together, needed = engine.trial(program)
+    first: list[Chunk] = []
+    trained: set[int] = set()
+    while len(trained) < together:  # an evaluation of each, and first updates, which are slow
+        first.append(next(chunks))
+        trained.update(first[-1].numbers.tolist() if first[-1].updates else ())
+    began, rest = time.monotonic(), list(chunks)
+    training = time.monotonic() - began - sum(chunk.evaluating for chunk in rest)
+    of_step = training / sum(chunk.updates for chunk in rest)
+    evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / together
+    of_member = of_step * engine.config.steps + evaluating * len(engine.config.eval_steps)
+    members = -(-len(engine.config.members) // together) * together
+    tokens = sum(chunk.tokens for chunk in rest) / training
+    return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
 
 
 def _tasks_of(config: TaskConfig) -> list[Task]:
@@ -218,12 +261,13 @@ class Trainer:
                 if todo:
                     own = phase._replace(until=until)
                     ahead = phases[place + 1 : place + 2]
-                    self._train_phase(own, ahead, todo, sum(at.values()), stopped)
+                    with enough_memory():
+                        self._train_phase(own, ahead, todo, sum(at.values()), stopped)
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))
         if self.processes.leads and self.progress:
-            self.checkpoints.save(self.progress, self.run_config)
+            self.checkpoints.save(self.progress)
         return not stopped
 
     def _load(self, report: Say) -> dict[str, Members]:
@@ -248,9 +292,7 @@ class Trainer:
             members = self.progress.get(phase.name)
             if members is None or not (members.steps == part.until).all():
                 continue  # a run that was extended
-            self.progress[part.name] = members._replace(
-                states={name: leaf.copy() for name, leaf in members.states.items()}
-            )
+            self.progress[part.name] = members
             if self.processes.leads:
                 records = part.until // self.config.record_every
                 self.folder.copy_records(phase.arm.name, part.arm.name, records)
@@ -287,11 +329,7 @@ class Trainer:
     ) -> None:
         members = len(self.config.members)
         arm, steps, best = phase.arm.name, self.config.steps, self.engine.best_losses
-        points = [
-            " ".join(f"{name} {value:g}" for name, value in at.items())
-            for at in combinations(self.config.swept)
-        ]
-        with Progress(arm, steps, members, before, best, points, quiet=self.quiet) as shown:
+        with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
             shown.say("compiling")
             compiled = self._compiled(phase, ahead, stopped)
             if compiled is None:
@@ -312,7 +350,7 @@ class Trainer:
                 shown.add(chunk)
                 if chunk.members is not None and not without_state and self._checkpoint_is_due():
                     now = merge(known, *latest.values())
-                    self.checkpoints.save(self.progress | {phase.name: now}, self.run_config)
+                    self.checkpoints.save(self.progress | {phase.name: now})
                     self._saved = time.monotonic()
         if latest:
             self.progress[phase.name] = merge(known, *latest.values())

@@ -101,7 +101,7 @@ def trained(engine) -> dict[str, Trained]:
 def plain(engine) -> tuple[State, jax.Array]:
     """The fresh member of the arm `tied`, and its stream, with the bits of the engine."""
     seeds, hparams = np.array(SHORT.seeds, np.uint32), stack_hparams(SHORT, "cpu")
-    start = batch_members(SHORT, TIED, SHORT.layout("cpu"), engine.block, "cpu").start
+    (start, _), _ = batch_members(SHORT, TIED, SHORT.layout("cpu"), engine.block, "cpu")
     states, streams, _ = start.lower(seeds, hparams).compile(machine.ONCE["cpu"])(seeds, hparams)
     return jax.tree.map(lambda x: np.array(x[0]), (states, streams))
 

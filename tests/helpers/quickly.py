@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import jax
 
 from jaxtie.training import devices
+from jaxtie.training.block_engine import compile_block
 
 AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE", "ONCE")}
 
@@ -37,8 +38,10 @@ def as_users() -> Iterator[None]:
     for name, options in AS_USERS.items():
         getattr(devices, name).pop("cpu")
         getattr(devices, name).update(options)
+    compile_block.cache_clear()
     try:
         yield
     finally:
         for name, options in now.items():
             getattr(devices, name).update(options)
+        compile_block.cache_clear()

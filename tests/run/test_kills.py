@@ -179,7 +179,7 @@ def test_foreign_files_among_the_checkpoints_are_ignored_and_stay(short, tmp_pat
     with opened(folder) as checkpoints:
         found = checkpoints.load(pytest.fail)
         assert (found["untied"].steps == 200).all()
-        checkpoints.save(found, {})
+        checkpoints.save(found)
     assert foreign.exists() and (folder / str(int(newest(short).name) + 1) / SUMS).exists()
 
 

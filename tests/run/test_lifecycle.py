@@ -20,7 +20,7 @@ from jaxtie.config import UserError
 from jaxtie.results.folder import RUN_FORMAT, RunFolder
 from jaxtie.results.plots import Picture
 from jaxtie.run import command, lifecycle, report
-from jaxtie.training.block_engine import _compile_block
+from jaxtie.training.block_engine import compile_block
 from jaxtie.training.devices import start_jax
 from jaxtie.training.progress import Progress
 
@@ -260,13 +260,13 @@ def test_probabilities_may_be_lists():
 def test_random_numbers_do_not_depend_on_the_environment(finished, tmp_path, name, value):
     """JAX reads these from JAX_THREEFRY_PARTITIONABLE, ..., and a run may be resumed elsewhere."""
     before = getattr(jax.config, name)
-    _compile_block.cache_clear()
+    compile_block.cache_clear()
     try:
         jax.config.update(name, value)
         assert command.main([*TINY, "--quiet", "--out", str(tmp_path / "run")]) == 0
     finally:
         jax.config.update(name, before)
-        _compile_block.cache_clear()
+        compile_block.cache_clear()
     assert results(tmp_path / "run").identical(results(finished[0]))
 
 

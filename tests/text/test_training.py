@@ -1,6 +1,7 @@
 """The row engine on text: chunks, heads, untying, devices, and which runs share a program."""
 
 import dataclasses
+import functools
 import time
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from jaxtie.training.row_engine import (
     steps_at_once,
 )
 from jaxtie.training.task import Chunk, Control, Members, Phase, State, phases_of, stream
+from jaxtie.training.trainer import estimate
 
 SEED = 3
 HEADS = ("tied+bias", "untied+bias@20", "tied+half-swap+input-gradient=0")
@@ -142,7 +144,6 @@ def test_a_call_of_several_steps_makes_those_of_single_ones(masked, monkeypatch)
     assert [chunk.updates for chunk in single] == [0] + [1] * 20
     eighth = single[8].members
     monkeypatch.setitem(row_engine.AT_ONCE, "cpu", 9)
-    monkeypatch.setattr(row_engine, "_kept", {})
     engine = engine_of(masked)
     whole = train(engine, "tied", 20)
     assert masked.record_every == 10 and [chunk.updates for chunk in whole] == [0] + [5] * 4
@@ -214,7 +215,7 @@ def test_an_estimate_of_members_side_by_side_counts_their_evaluations_once(maske
 
     monkeypatch.setattr(RowEngine, "evaluate", slow)
     monkeypatch.setitem(engine.facts, "workers", 2)
-    found = engine.estimate(engine.compile(phase("tied")))
+    found = estimate(engine, engine.compile(phase("tied")))
     assert found.seconds > needed * len(masked.eval_steps) and "-" not in found.speed
 
 
@@ -232,8 +233,9 @@ def test_members_stopped_side_by_side_all_hand_out_their_state(masked, monkeypat
 
 def test_programs_are_shared_where_all_they_depend_on_is_equal(masked, monkeypatch):
     """They are not compiled here."""
-    monkeypatch.setattr(row_engine, "_kept", {})
     monkeypatch.setattr(row_engine, "_compile", lambda *_: object())
+    compile_rows = functools.lru_cache(8)(row_engine.compile_rows.__wrapped__)
+    monkeypatch.setattr(row_engine, "compile_rows", compile_rows)
 
     def program(of: str, part: int = 0, **changes: Any) -> object:
         config = dataclasses.replace(masked, **changes)
@@ -248,9 +250,6 @@ def test_programs_are_shared_where_all_they_depend_on_is_equal(masked, monkeypat
     other = [program("tied", **each) for each in ({"optimizer": slower}, {"data_seed": 1})]
     assert len({tied, untied, *other, program("tied+bias"), program("tied", words=9)}) == 6
     assert program("tied") is tied
-    for words in range(3, 3 + row_engine.KEPT):
-        program("tied", words=words)
-    assert len(row_engine._kept) == row_engine.KEPT and program("tied") is not tied
 
 
 class Trained(NamedTuple):

@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 from bodies import assert_close, build_model, once, random_params, sample
 
-from jaxtie.config import LSTM, Mixer, Transformer, UserError, Variant
+from jaxtie.config import LSTM, Mixer, Transformer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.models.language_model import build_body
 from jaxtie.training import block_engine, devices
-from jaxtie.training.block_engine import BlockEngine, BlockRun, check_memory, members_per_block
+from jaxtie.training.block_engine import (
+    Block,
+    BlockEngine,
+    BlockRun,
+    members_per_block,
+)
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
 from jaxtie.tying.cross_entropy import BLOCK_SIZE
@@ -131,61 +136,6 @@ def test_cudnn_attends_where_it_has_a_kernel(
     assert devices.flash_attention(platform, width) == expected
 
 
-def program_of(arguments: int, work: int) -> SimpleNamespace:
-    """Return the sizes of a compiled program; half of its arguments are states."""
-    sizes = SimpleNamespace(
-        argument_size_in_bytes=arguments, output_size_in_bytes=arguments, temp_size_in_bytes=work
-    )
-    advance = dict.fromkeys(("device", "other"), SimpleNamespace(memory_analysis=lambda: sizes))
-    states = {"table": jax.ShapeDtypeStruct((arguments // 8,), np.float32)}
-    return SimpleNamespace(block=100, advance=advance, states=states)
-
-
-@pytest.fixture
-def nine_gib(monkeypatch):
-    monkeypatch.setattr(block_engine.machine, "memory_limit", lambda device: 9 * 2**30)
-    monkeypatch.setattr(block_engine.machine, "describe_device", lambda device: "chip")
-
-
-@pytest.mark.parametrize(
-    ("members", "count", "swept", "needed"),
-    [
-        (100, 1, True, None),
-        (300, 1, True, None),
-        (301, 1, True, "10.0"),
-        (600, 2, True, None),
-        (601, 2, True, "10.0"),
-        (500, 1, False, None),
-        (501, 1, False, "9.5"),
-    ],
-)
-def test_memory_is_checked_before_anything_is_trained(members, count, swept, needed, nine_gib):
-    """A block under way takes 1 GiB of arguments, 1 of results and 5 of work.
-
-    A waiting one takes 1 GiB, or its states, a half.
-    """
-    program, workers = program_of(2**30, 5 * 2**30), ["device", "other"][:count]
-    if needed is None:
-        check_memory(program, workers, members, swept=swept)
-        return
-    with pytest.raises(UserError) as refused:
-        check_memory(program, workers, members, swept=swept)
-    assert (
-        str(refused.value)
-        == f"{members} members in blocks of 100 need {needed} GiB on each chip, where JAX may use"
-        f" 9.0; train at most {(300 if swept else 500) * count} a run (--seeds, --out)"
-    )
-
-
-def test_a_block_that_no_device_holds_is_refused_without_a_number(nine_gib):
-    with pytest.raises(UserError, match=r"use devices with more$"):
-        check_memory(program_of(2**30, 2**33), ["device"], 1, swept=False)
-
-
-def test_a_cpu_refuses_nothing():
-    check_memory(program_of(2**50, 2**50), jax.devices()[:1], 10**9, swept=False)
-
-
 def test_blocks_share_equal_hyperparameters_on_a_device():
     """Numbers of members count all seeds of a sweep point first."""
     device, found = jax.devices()[0], []
@@ -200,7 +150,6 @@ def test_blocks_share_equal_hyperparameters_on_a_device():
     for config in (plain, swept):
         run, members = BlockRun(program, [device], config, 100), np.array(config.members)
         for i in range(0, len(members), 2):
-            block = run._wait(members[i : i + 2], 0, np.zeros((2, 2), np.uint32), {})
-            run._advance(block, None, 0, 1)
+            run._advance(Block(members[i : i + 2], device, 0, np.zeros((2, 2), np.uint32), {}))
     assert found[0] is found[1]
     assert [own["weight_decay"].tolist() for own in found[2:]] == [[0, 0], [0, 0.25], [0.25, 0.25]]

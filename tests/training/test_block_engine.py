@@ -20,13 +20,14 @@ from jaxtie.training.block_engine import (
     batch_members,
     compile_block,
     layout_of,
-    lower_advance,
+    lower,
     members_per_block,
 )
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, update
 from jaxtie.training.optimizer import make_optimizer
 from jaxtie.training.task import Chunk, State, phases_of
+from jaxtie.training.trainer import estimate
 
 SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
 ONE_DEVICE = tuple(jax.devices()[:1])
@@ -51,7 +52,9 @@ def program(
     devices: Sequence[jax.Device] = ONE_DEVICE,
 ) -> BlockProgram:
     """Compile an arm, for blocks of the size that `like` gets."""
-    return compile_block(config, Variant(arm == "tied"), block_of(like), devices)
+    key, variant = config.program_key(), Variant(arm == "tied")
+    layout, own = layout_of(config, "cpu"), tuple(dict.fromkeys(devices))
+    return compile_block(key, variant, layout, block_of(like), own)
 
 
 def records(
@@ -177,7 +180,7 @@ def test_speed_is_measured_before_the_step_of_untying():
     later = dataclasses.replace(SHORT, arms=("untied@100",))
     engine = BlockEngine(later, Processes())
     engine.workers = [*ONE_DEVICE]
-    assert engine.estimate(program(SHORT, "untied")).seconds > 0
+    assert estimate(engine, program(SHORT, "untied")).seconds > 0
 
 
 SWEPT = (
@@ -239,8 +242,8 @@ def key_of(config: Experiment) -> tuple[Experiment, Variant]:
 def lowered(config: Experiment) -> str:
     """Return the text of the program of the first phase, before it is compiled."""
     own, variant = key_of(config)
-    batched = batch_members(own, variant, layout_of(config, "cpu"), block_of(config), "cpu")
-    return lower_advance(batched, ONE_DEVICE[0]).as_text()
+    _, advance = batch_members(own, variant, layout_of(config, "cpu"), block_of(config), "cpu")
+    return lower(*advance, ONE_DEVICE[0]).as_text()
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jaxtie.training.row_engine import mean_over_batches, side_by_side
+from jaxtie.training.row_engine import mean_over_batches
+from jaxtie.training.task import side_by_side
 
 
 class Counted:
@@ -45,6 +46,12 @@ def test_more_places_than_iterators_and_some_without_items():
     iterators = [counted.items(name, count) for name, count in enumerate((0, 2, 0))]
     assert sorted(side_by_side(iterators, 8)) == [(1, 0), (1, 1)]
     assert list(side_by_side([], 2)) == []
+
+
+def test_in_turns_each_gives_an_item_before_any_gives_another():
+    iterators = [Counted().items(name, count) for name, count in enumerate((3, 1, 2))]
+    found = list(side_by_side(iterators, 1, in_turns=True))
+    assert found == [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2)]
 
 
 def test_stopped_those_under_way_end_and_no_other_begins():

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import pytest
 
-from jaxtie.config import Arm, TaskConfig, names_of
+from jaxtie.config import Arm, TaskConfig, UserError, names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.training.distributed import Processes
@@ -198,7 +199,7 @@ class InMemory:
     def load(self, report: Any) -> dict[str, Members]:
         return copy.deepcopy(self.arms)
 
-    def save(self, arms: dict[str, Members], config: dict) -> None:
+    def save(self, arms: dict[str, Members]) -> None:
         self.arms, self.count = copy.deepcopy(arms), self.count + 1
 
 
@@ -412,16 +413,30 @@ def test_a_checkpoint_has_all_members_under_way(tmp_path, monkeypatch):
         due.extend(["due"] * (engine.left == -4))
         return count_down(control)
 
-    def keep(arms: dict[str, Members], config: dict) -> None:
+    def keep(arms: dict[str, Members]) -> None:
         due.clear()
         saved.append({name: (m.numbers.tolist(), m.steps.tolist()) for name, m in arms.items()})
-        save(arms, config)
+        save(arms)
 
     monkeypatch.setattr(engine, "_count_down", count)
     monkeypatch.setattr(run.checkpoints, "save", keep)
     assert run.train(engine)
     assert saved[0] == {"untied@4, tied": ([3, 5, 8], [2, 2, 2])}
     run.assert_whole(TOY)
+
+
+def test_a_lack_of_memory_is_one_line(tmp_path, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise jax.errors.JaxRuntimeError(f"{reason}: 3 GiB,\n none left")
+
+    engine = Counting(TOY)
+    monkeypatch.setattr(engine, "compile", fail)
+    reason = "RESOURCE_EXHAUSTED"
+    with pytest.raises(UserError, match=r"train fewer members .*EXHAUSTED: 3 GiB, none left\)$"):
+        Run.begin(tmp_path / "run").train(engine)
+    reason = "INTERNAL"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        Run.begin(tmp_path / "other").train(engine)
 
 
 def test_a_run_is_extended_by_seeds_and_by_steps(tmp_path):
