@@ -138,7 +138,7 @@ def check(
     except ValueError as error:
         wrong.append(str(error))
     found = []
-    for number, tables in enumerate(find(params, untied_rows=None, **paths)):
+    for number, tables in enumerate(find(params, **paths)):
         places = tables.input_now, tables.output if tables.untied else tables.input_now
         one, other = (_array(tree, place) for place in places)
         difference, is_copy = None, False
@@ -151,7 +151,7 @@ def check(
             tied=not tables.untied,
             difference=difference,
             copies=_find_copies(tree, tables),
-            gradients=_gradients(params, paths, number, loss, batch),
+            gradients=_gradients(params, tables, paths, number, loss, batch),
             **_treatment(arrays, state, tx, places),
             shardings=(_split_axes(one), _split_axes(other)) if tables.untied else None,
             problems=(),
@@ -313,17 +313,17 @@ def _treatment(
 
 def _gradients(
     params: Tree,
+    tables: Tables,
     paths: dict[str, Any],
     number: int,
     loss: Callable[..., jax.Array] | None,
     batch: Any,
 ) -> tuple[float, float] | None:
     """Return the norms of a table's gradient in either role, from a copy that is untied."""
-    tables = find(params, untied_rows=None, **paths)[number]
-    is_module = isinstance(params, nnx.Module)
-    if loss is None or (tables.partly_tied and not is_module):
+    if loss is None or tables.partly_tied:
         return None
-    was_tied, rebuild = not tables.untied, lambda tree: tree
+    is_module, was_tied = isinstance(params, nnx.Module), not tables.untied
+    rebuild = lambda tree: tree  # noqa: E731
     if was_tied:
         apart = nnx.clone(params) if is_module else params
         params, _ = untie(apart, **paths | {"transposed": bool(paths["transposed"])})

@@ -142,11 +142,7 @@ def find_in_module(
     if output is None and (input is not None or not trees.find_embeddings(state)):
         one = _find_embed(model, input)
         return trees.find_tables(state, one, (*one[:-1], "output"), transposed=False)
-    found = trees.find_tables(state, input, output)
-    for i, owner in enumerate([_at(model, tables.rows[:-1]) for tables in found]):
-        if isinstance(owner, Embedding):
-            found[i] = trees.set_untied_rows(found[i], state, owner.spec.untied_rows)
-    return found
+    return trees.find_tables(state, input, output)
 
 
 def _find_embed(model: nnx.Module, input: Place | None) -> Path:
@@ -218,8 +214,6 @@ def untie_module(
     """Untie these embeddings of a model in place; see `jaxtie.tying.tie.untie`."""
     untied, optimizer = _edit_module(trees.untie_tree, found, model, optimizer, tx)
     for tables in found:
-        if tables.partly_tied:
-            _set(model, tables.rows, None)
         parent, own = _at(model, tables.input[:-1]), get(untied, tables.output)
         if type(parent) is nnx.Embed and tables.output == (*tables.input[:-1], "output"):
             _replace(model, parent, UntiedEmbed(parent, own))
@@ -259,8 +253,6 @@ def tie_module(
             _set(model, tables.output, None)
         else:
             _set(model, tables.output, Transposed(shared) if across[tables] else shared)
-        if tables.untied_rows:
-            _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
 
 
@@ -292,7 +284,7 @@ def _renumber(embedding: Embedding, source: list[int], tokens: int) -> Embedding
 
     untied, excluded = renumber(spec.untied_rows), renumber(spec.excluded_rows)
     if hasattr(embedding, "output_rows") and len(untied) < len(spec.untied_rows):
-        raise ValueError("untied rows would go; expected other tokens, or untie first")
+        raise ValueError("untied rows would go; expected other tokens")
     sizes: dict[str, Any] = {"vocabulary": len(source), "padding": new_ids.get(spec.padding)}
     return dataclasses.replace(spec, untied_rows=untied, excluded_rows=excluded, **sizes)
 

@@ -172,9 +172,7 @@ def _check_ids(
 ) -> np.ndarray:
     """Return ids as an array; ValueError unless every table has these rows, once."""
     chosen = np.array([operator.index(row) for row in ids], int)
-    for tables in found:
-        if tables.partly_tied:
-            raise ValueError(f"{format_path(tables.rows)} are rows of their own; untie first")
+    trees.refuse_own_rows(found)
     sizes = [tables.shape[-2] for tables in found]
     end = min(sizes if known is None else [known, *sizes])
     rows, counts = np.unique(chosen, return_counts=True)

@@ -436,7 +436,7 @@ def test_an_nnx_embedding_knows_its_new_ids():
     partly = jaxtie.nnx.Embedding(8, D, True, untied_rows=(1, 6), rngs=nnx.Rngs(0))
     table = partly.input
     for change, options in ((resize, {"size": 4}), (resize, {"keep": [1, 6]})):
-        with pytest.raises(ValueError, match="untie first"):
+        with pytest.raises(ValueError, match=r"expected an embedding|expected other tokens"):
             change(partly, (), **options)
         assert partly.input is table and table.shape == (8, D) and partly.spec.vocabulary == 8
     linear = WAYS["nnx-linear"]()
@@ -529,7 +529,7 @@ def test_rows_of_a_partly_tied_embedding_are_refused():
         jax.random.key(0), jnp.zeros(1, int)
     )["params"]
     for change in (partial(resize, keep=[1]), partial(reset_rows, ids=[1])):
-        with pytest.raises(ValueError, match="output_rows are rows of their own; untie first"):
+        with pytest.raises(ValueError, match="output_rows are rows of their own; expected an"):
             change({"embedding": params}, ())
 
 

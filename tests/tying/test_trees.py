@@ -269,11 +269,3 @@ def test_moments_of_eight_bits_have_no_mean(kind):
     assert_equal(untie({"in": params["in"]}, alone, **paths)[1]["out"], state["in"])
     with pytest.raises(ValueError, match="it cannot be transposed with it"):
         untie({"in": params["in"]}, alone, **paths, transposed=True)
-
-
-@pytest.mark.parametrize("rows", [random(V * D), random(3, 2)])
-def test_moments_without_a_row_for_each_token_are_refused_for_untied_rows(rows):
-    params, state = {"input": random(V, D), "output": random(V, D)}, {}
-    state = {"input": rows, "output": rows}
-    with pytest.raises(ValueError, match="its row axis is ambiguous"):
-        tie(params, state, untied_rows=(1, 2))
