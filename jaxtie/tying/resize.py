@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtie.tying import nnx as modules
 from jaxtie.tying import trees
 from jaxtie.tying.equinox import set_sizes
+from jaxtie.tying.groups import check_state, list_parts
 from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import find
 from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
@@ -214,7 +215,7 @@ def _apply(
         edited, places = _edit(params, found, plan)
         edited = set_sizes(edited, found, plan.source)
         after = trees.arrays_of(edited)
-        state = _edit_state(opt_state, found, trees.arrays_of(params), after, plan, init)
+        state = _edit_state(opt_state, trees.arrays_of(params), after, places, init)
         return edited, state, _mask(after, places)
     whole, places = _edit(nnx.state(params), found, plan)
     owner = opt_state if isinstance(opt_state, nnx.Optimizer) else None
@@ -222,7 +223,7 @@ def _apply(
         init = lambda tree: modules.to_opt_state(owner.tx.init(tree))  # noqa: E731
     before, state = modules.trained_trees(params, opt_state)
     after = nnx.filter_state(whole, nnx.Param if owner is None else owner.wrt)
-    state = _edit_state(state, found, before, after, plan, init)
+    state = _edit_state(state, before, after, places, init)
     modules.set_sizes(params, whole, found, places, plan)
     if owner is not None:
         owner.opt_state = nnx.data(state)
@@ -331,10 +332,9 @@ def _join_whole(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int
 
 def _edit_state(
     opt_state: Tree,
-    found: Sequence[Tables],
     before: Tree,
     after: Tree,
-    plan: _Plan,
+    places: Places,
     init: Callable[[Tree], Tree] | None,
 ) -> Tree:
     """Return the state with its old values, and with fresh ones for new rows."""
@@ -342,64 +342,50 @@ def _edit_state(
         return opt_state
     if init is None:
         raise ValueError("an optimizer's state needs the optimizer; pass it as tx=...")
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), before)
-
-    def with_rows(source: Callable[[int], np.ndarray], more: int) -> Tree:
-        plan = _Plan(lambda vocabulary: np.append(own := source(vocabulary), -1)[: len(own) + more])
-        return jax.eval_shape(lambda tree: init(_edit(tree, found, plan)[0]), shapes)
-
-    if _outline(opt_state) != _outline(with_rows(np.arange, 0)):
+    if _outline(opt_state) != _outline(jax.eval_shape(init, before)):
         raise ValueError(
             "the state is not of this optimizer; pass the one that made it as tx=..., and the"
             " parameters that it is of"
         )
-
-    before_and_after = np.arange, plan.source
-    is_square = [
-        any(len(source(tables.shape[-2])) == tables.shape[-1] for tables in found)
-        for source in before_and_after
-    ]
-
-    def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
-        # a factored moment may have its rows elsewhere when there are fewer rows than columns
-        axes = _find_row_axes(old.shape, others[:2], is_square[0])
-        axes_after = _find_row_axes(new.shape, others[2:], is_square[1])
-        axis = next(iter(axes), None)
-        source, shape = plan.source(0 if axis is None else old.shape[axis]), list(old.shape)
-        if axis is not None:
-            shape[axis] = len(source)
-        if len(axes) != 1 or axes != axes_after or new.shape != tuple(shape):
-            raise ValueError(
-                f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
-            )
-        return old if axis is None else _join(old, new, source, axis)
-
+    check_state(before, opt_state)
     fresh = init(after)
-    others = [with_rows(source, more) for source in before_and_after for more in (1, -1)]
-    leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
-    return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
+    nodes = []
+    for old, new in zip(list_parts(before, opt_state)[0], list_parts(after, fresh)[0], strict=True):
+        node = old.node
+        for path, (axis, source) in places.items() if old.entries is not None else ():
+            if (entry := get(node, path)) is not None:
+                (own,) = jax.tree.leaves(get(before, path))
+                merge = partial(_merge, own.shape, axis, source)
+                leaves = map(merge, jax.tree.leaves(entry), jax.tree.leaves(get(new.node, path)))
+                node = put(node, path, jax.tree.unflatten(jax.tree.structure(entry), leaves))
+        nodes.append(node)
+    return jax.tree.unflatten(jax.tree.structure(fresh), jax.tree.leaves(nodes))
 
 
-def _find_row_axes(
-    shape: tuple[int, ...], others: Sequence[jax.Array], is_square: bool
-) -> set[int | None]:
-    """Return the axes whose length is the number of rows.
+def _merge(
+    shape: tuple[int, ...], axis: int, source: np.ndarray, old: jax.Array, new: jax.Array
+) -> jax.Array:
+    """Return an array of a state with the old rows and new ones.
 
-    `others` are the same array of a table with one row more, and with one less. None stands for
-    no axis. An array that changes otherwise, at a threshold, shows nothing; that of a square table,
-    whose rows and columns are told apart by both, shows that the axis is unclear.
+    Args:
+      shape: of the parameter that it belongs to.
+      axis: of the parameter that is the vocabulary; that of a statistic is found by its length.
+      source: see `_Plan`.
+      old: the array.
+      new: the same one as the optimizer makes it for the new parameter.
     """
-    found: set[int | None] = set()
-    for other in others:
-        changed = [axis for axis, pair in enumerate(zip(shape, other.shape)) if pair[0] != pair[1]]
-        steps = abs(sum(shape) - sum(other.shape)) if other.ndim == len(shape) else 2
-        if not changed and steps == 0:
-            found.add(None)
-        elif len(changed) == 1 == steps:
-            found.add(changed[0])
-        elif is_square:
-            found |= {None, 0}
-    return found
+    is_whole = old.shape[-len(shape) :] == shape
+    axes = [i for i, size in enumerate(old.shape) if size == shape[axis]]
+    at, expected = axis if is_whole else next(iter(axes), None), list(old.shape)
+    if at is not None:
+        expected[at] = len(source)
+    others = {*shape[:axis], *shape[axis:][1:]}
+    is_unclear = len(axes) > 1 or not others.isdisjoint((shape[axis], len(source)))
+    if new.shape != tuple(expected) or (is_unclear and old.size > 1 and not is_whole):
+        raise ValueError(
+            f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
+        )
+    return old if at is None else _join(old, new, source, at)
 
 
 def _outline(state: Tree) -> Any:
