@@ -25,7 +25,6 @@ from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 Params = TypeVar("Params")
 NewRows = Literal["mean", "zeros"] | jax.Array
 Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
-VECTORS = "bias", "gain"  # of length V, next to the output table
 
 
 class _Plan(NamedTuple):
@@ -35,15 +34,13 @@ class _Plan(NamedTuple):
       source: from V to the old id of every new row, -1 for a row that is new.
       tokens: rows after so many keep their ids: padding.
       known: number of rows so far that are tokens; None: all.
-      new_rows: see `resize`; or the standard deviation of rows to draw.
-      key: to draw them with.
+      new_rows: see `resize`.
     """
 
     source: Callable[[int], np.ndarray]
     tokens: int = 0
     known: int | None = None
-    new_rows: Any = "zeros"
-    key: jax.Array | None = None
+    new_rows: NewRows = "mean"
 
 
 def resize(
@@ -62,8 +59,8 @@ def resize(
 ) -> tuple[Any, ...]:
     """Grow, shrink or trim the vocabulary of every embedding, or of the one at these paths.
 
-    Rows that stay keep their values and moments, on their devices. An array `bias` or `gain` next
-    to the output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
+    Rows that stay keep their values and moments, on their devices. An array `bias` next to the
+    output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
     change in place; a linen `Embedding` is made anew with the new vocabulary, and with new ids in
     its `padding` and `excluded_rows`. Map it over stacked members.
 
@@ -77,7 +74,7 @@ def resize(
       size: the new V, by default the number of tokens in `keep`.
       keep: ids of the tokens that stay, which become 0, 1, 2...; by default all that fit.
       known: number of tokens so far, if the rows after them are padding: those rows are new, too.
-        By default all rows are known, but if a table has room for `size`, zeros at its end are not.
+        By default all; needed if a table has room for `size`.
       multiple: round V up to a multiple, for instance of the devices that share a table; the rows
         that this adds count as new.
       new_rows: values of new rows, in both tables: the mean of the rows that stay, zeros, or an
@@ -111,8 +108,12 @@ def resize(
         if value is not None and value < low:
             raise ValueError(f"{name} = {value}; expected {low} or more")
     rows = -(-tokens // (multiple or 1)) * (multiple or 1)
-    if kept is None and known is None:
-        known = _find_padding(params, found, tokens, rows)
+    for tables in found if kept is None and known is None else ():
+        if tokens < tables.shape[-2] <= rows:
+            raise ValueError(
+                f"{format_path(tables.input)} has {tables.shape[-2]} rows for {tokens} tokens; say"
+                " known=..., the number of rows that are tokens so far"
+            )
 
     def source(vocabulary: int) -> np.ndarray:
         stay = np.arange(min(rows, known or vocabulary)) if kept is None else kept
@@ -130,10 +131,8 @@ def reset_rows(
     params: Params,
     opt_state: Tree,
     ids: Sequence[int],
-    how: Literal["mean", "init", "zero"] = "mean",
+    how: Literal["mean", "zero"] = "mean",
     *,
-    init_std: float | None = None,
-    key: jax.Array | None = None,
     known: int | None = None,
     input: Place | None = None,
     output: Place | None = None,
@@ -145,18 +144,15 @@ def reset_rows(
         params, opt_state = reset_rows(params, opt_state, [5, 6], tx=tx)
 
     Arguments are those of `resize`, but `how` says what the rows of these ids are: the mean of all
-    others (of the first `known`, if padding follows), zeros, or "init": drawn by `key` from
-    N(0, init_std²), for each table its own. Entries of a bias are their mean, else 0. Padding does
-    not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
+    others (of the first `known`, if padding follows), or zeros. Entries of a bias likewise. Padding
+    does not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
 
     Raises:
-      ValueError: as `resize`; if `how` is none of the three, or "init" lacks `init_std` or `key`.
+      ValueError: as `resize`; if `how` is none of the two.
     """
-    new_rows: dict[str, Any] = {"mean": "mean", "init": init_std, "zero": "zeros"}
+    new_rows: dict[str, NewRows] = {"mean": "mean", "zero": "zeros"}
     if how not in new_rows:
         raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
-    if how == "init" and (init_std is None or key is None):
-        raise ValueError('how="init" draws rows; expected init_std=... and key=...')
     trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
     anew = _check_ids("ids", ids, found, known)
@@ -164,7 +160,7 @@ def reset_rows(
     def source(vocabulary: int) -> np.ndarray:
         return np.where(np.isin(np.arange(vocabulary), anew), -1, np.arange(vocabulary))
 
-    plan = _Plan(source, known=known, new_rows=new_rows[how], key=key if how == "init" else None)
+    plan = _Plan(source, known=known, new_rows=new_rows[how])
     return _apply(params, opt_state, found, plan, tx)[:2]
 
 
@@ -182,24 +178,6 @@ def _check_ids(
         first = wrong[0] if len(wrong) else "no ids"
         raise ValueError(f"{name} has {first}; expected ids in 0...{end - 1}, each once")
     return chosen
-
-
-def _find_padding(params: Tree, found: Sequence[Tables], tokens: int, rows: int) -> int | None:
-    """Return the number of rows before zeros at the end, if a table has room for the tokens."""
-    tree = nnx.state(params) if isinstance(params, nnx.Module) else params
-    for tables in found:
-        vocabulary, (table,) = tables.shape[-2], jax.tree.leaves(get(tree, tables.input_now))
-        if not tokens < vocabulary <= rows:
-            continue
-        used = () if isinstance(table, jax.core.Tracer) else jnp.any(table != 0, axis=-1)
-        known = 1 + int(np.max(np.nonzero(used)[-1], initial=-1))
-        if known in (0, vocabulary):
-            raise ValueError(
-                f"{format_path(tables.input)} has {vocabulary} rows for {tokens} tokens; say"
-                " known=..., the number of rows that are tokens so far"
-            )
-        return known
-    return None
 
 
 def _apply(
@@ -241,33 +219,31 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
             )
         source = plan.source(vocabulary)
         stay = int(np.sum(source >= 0))
-        if not isinstance(plan.new_rows, str) and plan.key is None and stay < len(source):
+        if not isinstance(plan.new_rows, str) and stay < len(source):
             expected = [(size - stay, width) for size in (plan.tokens, len(source))]
             if jnp.shape(plan.new_rows) not in expected:
                 raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
         places[tables.input_now] = -2, source
         if tables.untied:
             places[tables.output] = -1 if trees.is_transposed(tables) else -2, source
-        for path in ((*tables.output[:-1], name) for name in VECTORS):
-            leaves = jax.tree.leaves(get(params, path))
-            if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
-                places[path] = -1, source
-    for number, (path, (axis, source)) in enumerate(places.items()):
+        bias = *tables.output[:-1], "bias"
+        leaves = jax.tree.leaves(get(params, bias))
+        if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
+            places[bias] = -1, source
+    for path, (axis, source) in places.items():
         if (entry := get(params, path)) is not None:
-            fill = partial(_fill, source, axis, plan, str(path[-1]), number)
+            is_bias = path[-1] == "bias"  # which no row is given for
+            is_word = isinstance(plan.new_rows, str)
+            own = plan._replace(new_rows="mean") if is_bias and not is_word else plan
+            fill = partial(_fill, own, source, axis)
             edit = lambda x, a=axis, s=source, fill=fill: _join(x, fill(x), s, a)  # noqa: E731
             params = put(params, path, jax.tree.map(edit, entry))
     return params, places
 
 
-def _fill(
-    source: np.ndarray, axis: int, plan: _Plan, name: str, number: int, array: jax.Array
-) -> jax.Array:
+def _fill(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
     """Return the values of new rows, which broadcast to the new array."""
     new_rows, is_new = plan.new_rows, source < 0
-    if name in VECTORS:
-        is_zero = plan.key is not None or (isinstance(new_rows, str) and new_rows == "zeros")
-        new_rows = "zeros" if name == "bias" and is_zero else "mean"
     if not is_new.any() or (isinstance(new_rows, str) and new_rows == "zeros"):
         return jnp.zeros((), array.dtype)
     if isinstance(new_rows, str):
@@ -279,9 +255,6 @@ def _fill(
         wide = jnp.promote_types(array.dtype, jnp.float32)
         mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
         return mean.astype(array.dtype)
-    if plan.key is not None:
-        shape = int(is_new.sum()), array.shape[-3 - axis]
-        new_rows = new_rows * jax.random.normal(jax.random.fold_in(plan.key, number), shape)
     rows = jnp.asarray(new_rows, array.dtype)
     fill = jnp.zeros((len(source), rows.shape[-1]), array.dtype)
     fill = fill.at[np.flatnonzero(is_new)[: len(rows)]].set(rows)
@@ -299,10 +272,10 @@ def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> j
     """Return an array of other rows, new ones those of `fill`; split as it was."""
     shape = list(array.shape)
     shape[axis] = len(source)
-    sharding = getattr(array, "sharding", None)
-    is_split = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
-    if not is_split or sharding is None or len(sharding.device_set) == 1:
+    is_placed = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
+    if not is_placed or len(array.sharding.device_set) == 1:
         return _join_whole(array, fill, source, axis)
+    sharding = array.sharding
     try:
         sharding.shard_shape(tuple(shape))
     except ValueError:
@@ -356,8 +329,7 @@ def _edit_state(
             if (entry := get(node, path)) is not None:
                 (own,) = jax.tree.leaves(get(before, path))
                 merge = partial(_merge, own.shape, axis, source)
-                leaves = map(merge, jax.tree.leaves(entry), jax.tree.leaves(get(new.node, path)))
-                node = put(node, path, jax.tree.unflatten(jax.tree.structure(entry), leaves))
+                node = put(node, path, jax.tree.map(merge, entry, get(new.node, path)))
         nodes.append(node)
     return jax.tree.unflatten(jax.tree.structure(fresh), jax.tree.leaves(nodes))
 
