@@ -152,7 +152,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(trees.parse_path(input, nnx.state(model)))
+    named = None if input is None else format_path(trees.parse_path(input))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -176,7 +176,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = trees.parse_path(input, state), trees.parse_path(output, state)
+    one, other = trees.parse_path(input), trees.parse_path(output)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)

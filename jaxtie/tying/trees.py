@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtie.tying.head import PARTS, Tree
 
 Path = tuple[Hashable, ...]
-# "decoder/head/kernel", a sequence of keys, which may contain slashes, or a key path of JAX
+# "decoder/head/kernel"; a sequence of keys, which may contain slashes; or a key path of JAX
 Place = str | Sequence[Hashable]
 How = Literal["input", "output", "mean"]
 MASKED = optax.MaskedNode()
@@ -57,23 +57,10 @@ class Tables(NamedTuple):
 Edit = Callable[[Tables, Tree], Tree]
 
 
-def parse_path(place: Place, tree: Tree) -> Path:
-    """Return the keys that a place names; keys of the tree may contain slashes."""
-    if not isinstance(place, str):
-        is_entry = [type(key).__module__.startswith("jax") for key in place]
-        return tuple(keys_of((x,))[0] if own else x for x, own in zip(place, is_entry, strict=True))
-
-    def resolve(tree: Tree, names: list[str]) -> Path | None:
-        children = take_apart(tree)[0] if names else {}
-        for i in range(1, len(names) + 1):
-            key = "/".join(names[:i])
-            if key in children and (rest := resolve(children[key], names[i:])) is not None:
-                return (key, *rest)
-        return None if names else ()
-
-    names = place.split("/")
-    ends = ((resolve(tree, names[:i]), names[i:]) for i in range(len(names), -1, -1))
-    return next((*found, *new) for found, new in ends if found is not None)
+def parse_path(place: Place) -> Path:
+    """Return the keys that a place names."""
+    keys = place.split("/") if isinstance(place, str) else place
+    return tuple(keys_of((x,))[0] if type(x).__module__.startswith("jax") else x for x in keys)
 
 
 def format_path(path: Path) -> str:
@@ -178,8 +165,7 @@ def find_tables(
       ValueError: if there is none, or if two tables do not fit together.
     """
     if input is not None and output is not None:
-        one, other = parse_path(input, params), parse_path(output, params)
-        return [_tables_at(params, one, other, transposed)]
+        return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
     if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
