@@ -304,7 +304,7 @@ def _edit_module(
     tx: optax.GradientTransformation | None,
 ) -> tuple[nnx.State, Any]:
     """Return the edited state of a model, which is not changed itself, and the edited optimizer."""
-    changed, _ = trees.edit_trees(edit, found, nnx.state(model), ())
+    changed = trees.edit_tree(edit, found, nnx.state(model))
     trained, opt_state = trained_trees(model, optimizer)
     found = [tables for tables in found if get(trained, tables.input_now) is not None]
     owns_state = isinstance(optimizer, nnx.Optimizer)

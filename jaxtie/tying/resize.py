@@ -275,7 +275,7 @@ def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> j
     is_placed = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
     if not is_placed or len(array.sharding.device_set) == 1:
         return _join_whole(array, fill, source, axis)
-    sharding = array.sharding
+    sharding: Any = array.sharding
     try:
         sharding.shard_shape(tuple(shape))
     except ValueError:

@@ -265,20 +265,9 @@ def is_transposed(tables: Tables) -> bool:
     return tables.transposed
 
 
-def edit_trees(
-    edit: Edit, found: Sequence[Tables], params: Tree, opt_state: Tree
-) -> tuple[Tree, Tree]:
-    """Edit these embeddings in the parameters and in every part of the state laid out like them."""
-
-    def edit_all(tree: Tree) -> Tree:
-        return reduce(lambda tree, tables: edit(tables, tree), found, tree)
-
-    def is_laid_out(node: Tree) -> bool:
-        return entries_of(params, node) is not None
-
-    return edit_all(params), jax.tree.map(
-        lambda node: edit_all(node) if is_laid_out(node) else node, opt_state, is_leaf=is_laid_out
-    )
+def edit_tree(edit: Edit, found: Sequence[Tables], tree: Tree) -> Tree:
+    """Edit these embeddings in a tree laid out like the parameters."""
+    return reduce(lambda tree, tables: edit(tables, tree), found, tree)
 
 
 def entries_of(params: Tree, node: Tree) -> list[Tree] | None:
