@@ -46,7 +46,7 @@ def cross_entropy(
     logit_scale: float = 1.0,
     logit_softcap: float | None = None,
     **options: Any,
-) -> tuple[jax.Array, ...]:
+) -> tuple[jax.Array, jax.Array]:
     """Return loss and accuracy of hidden states and an output table, tied or not.
 
         logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
@@ -67,7 +67,7 @@ def cross_entropy(
       logit_scale: a Python number, not differentiated.
       logit_softcap: likewise.
       **options: how to reduce the losses, see `reduce_losses`: `reduction`, `ignore_index`,
-        `return_lse`, `z_loss`, `label_smoothing`, `block`.
+        `z_loss`, `label_smoothing`, `block`.
 
     Raises:
       ValueError: if shapes do not fit, or if `reduction` is unknown.
@@ -107,7 +107,7 @@ def embedding_cross_entropy(
     target_P: jax.Array,
     weight_P: jax.Array | None = None,
     **options: Any,
-) -> tuple[jax.Array, ...]:
+) -> tuple[jax.Array, jax.Array]:
     """Return loss and accuracy of `compute_logits`, a block of positions at a time.
 
     The loss is computed in at least float32. For arguments see `cross_entropy` and `reduce_losses`.
@@ -131,12 +131,11 @@ def reduce_losses(
     *,
     reduction: Reduction = "mean",
     ignore_index: int | None = None,
-    return_lse: bool = False,
     z_loss: float | jax.Array = 0.0,
     label_smoothing: float | jax.Array = 0.0,
     block: int = BLOCK_SIZE,
-) -> tuple[jax.Array, ...]:
-    """Return loss and accuracy, both reduced, and with `return_lse` ln Σ exp(logits) of positions.
+) -> tuple[jax.Array, jax.Array]:
+    """Return loss and accuracy, both reduced.
 
     Args:
       logits_of: see `blockwise_cross_entropy`.
@@ -145,9 +144,9 @@ def reduce_losses(
       target_P: token ids.
       weight_P: 1 by default; may be negative, as advantages are.
       reduction: weighted mean, Σ weight·loss / Σ |weight|, weighted sum, or "none": weight times
-        loss of each position. The accuracy is weighted by |weight|.
+        loss of each position, which takes a fourth matrix product in the backward pass. The
+        accuracy is weighted by |weight|.
       ignore_index: targets that are this id do not count, as if their weight were 0.
-      return_lse: this and "none" take a fourth matrix product in the backward pass.
       z_loss: z_loss·(ln Σ exp(logits))² is added to each loss (Chowdhery et al., 2022: 1e-4). It
         and `label_smoothing` may be arrays, as of a schedule; they are not differentiated.
       label_smoothing: probability that is spread evenly over all tokens that can be predicted.
@@ -174,21 +173,15 @@ def reduce_losses(
         if ignore_index is not None:
             weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
         flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-        if reduction != "none" and not return_lse:
-            return blockwise_cross_entropy(logits_of, params, *flat, block, *terms, reduction)
-        params, *flat = _vary_alike(params, *flat)
-        share_P = _shares(flat[2].astype(dtype), reduction)
-        found = _each_position(logits_of, params, *flat[:2], share_P, block, *terms)
-        loss_P, correct_P, lse_P = (x_P.reshape(target_P.shape) for x_P in found)
         if reduction != "none":
-            loss_P, correct_P = jnp.sum(loss_P), jnp.sum(correct_P)
-        return (loss_P, correct_P, lse_P) if return_lse else (loss_P, correct_P)
+            return blockwise_cross_entropy(logits_of, params, *flat, block, *terms, reduction)
+        arrays = _vary_alike(params, *flat)
+        found = _each_position(logits_of, *arrays, block, *terms)
+        return tuple(x_P.reshape(target_P.shape) for x_P in found)
 
-    of_each = jax.typeof(target_P).sharding.spec
-    of_all = of_each if reduction == "none" else PartitionSpec()
-    specs = (of_all, of_all, of_each) if return_lse else (of_all, of_all)
+    spec = jax.typeof(target_P).sharding.spec if reduction == "none" else PartitionSpec()
     arrays = params, h_PxD, target_P, weight_P, terms
-    return head.on_auto_axes(reduce, specs, *arrays)(*arrays)
+    return head.on_auto_axes(reduce, (spec, spec), *arrays)(*arrays)
 
 
 def _as_arrays(dtype, *terms):
@@ -255,14 +248,6 @@ def _(logits_of, block, reduction, primals, tangents):
     return means, (slope, jnp.zeros_like(means[1]))
 
 
-def _shares(weight_P: jax.Array, reduction: Reduction) -> jax.Array:
-    """Return the factors of the losses in the result."""
-    if reduction != "mean":
-        return weight_P
-    total = jnp.sum(jnp.abs(weight_P))
-    return weight_P / jnp.where(total > 0, total, 1)
-
-
 def _cut(block: int, *arrays: jax.Array) -> tuple[int, int, list[jax.Array]]:
     """Return the size of a block, the number of blocks, and arrays padded to whole blocks."""
     if block < 1:
@@ -309,20 +294,20 @@ def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtyp
     return _Losses(loss_K, correct_K, log_sum_K, mass_KxV, sum_K, even_KxV, is_wrong_K)
 
 
-def _each_position(logits_of, params, h_PxD, target_P, share_P, block, z_loss, label_smoothing):
-    """Return share times loss, share times correctness and ln Σ exp(logits) of each position."""
+def _each_position(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, label_smoothing):
+    """Return weight times loss and |weight| times correctness of each position."""
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
-    block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
+    block, blocks, padded = _cut(block, h_PxD, target_P, weight_P.astype(dtype))
     dtypes = jax.tree.map(lambda x: x.dtype, params)
     # JAX adds up gradients of blocks in the dtype of what it differentiates
     wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), params)
 
     @jax.checkpoint
     def evaluate(own):
-        h_KxD, target_K, share_K = own
+        h_KxD, target_K, weight_K = own
         logits_KxV = logits_of(jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes), h_KxD)
-        found = _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype)
-        return share_K * found.loss_K, jnp.abs(share_K) * found.correct_K, found.log_sum_K
+        found = _evaluate_block(logits_KxV, target_K, weight_K, z_loss, label_smoothing, dtype)
+        return weight_K * found.loss_K, jnp.abs(weight_K) * found.correct_K
 
     padded[2] = jax.lax.stop_gradient(padded[2])
     found = jax.lax.map(evaluate, [x.reshape(blocks, block, *x.shape[1:]) for x in padded])
@@ -333,7 +318,10 @@ def _sum_blocks(logits_of, block, reduction, params, h_PxD, target_P, weight_P, 
     """Return loss and accuracy, and with `gradient` those in `params` and `h_PxD`, else None."""
     z_loss, label_smoothing = terms
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
-    share_P = _shares(weight_P.astype(dtype), reduction)
+    share_P = weight_P.astype(dtype)
+    if reduction == "mean":
+        total = jnp.sum(jnp.abs(share_P))
+        share_P = share_P / jnp.where(total > 0, total, 1)
     block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
 
     def evaluate(i):

@@ -53,7 +53,7 @@ class Embedding(nnx.Module):
         target_P: jax.Array,
         weight_P: jax.Array | None = None,
         **options: Any,
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Return loss and accuracy of `logits`, without all of them in memory at a time.
 
         For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.
