@@ -36,7 +36,6 @@ class Found:
       groups: of the optimizer, for either table: which states have moments of it.
       decay: share that an update without a gradient takes from either table.
       moves: whether an update with a gradient changes either table.
-      shardings: of either table.
       problems: what is wrong, a line each.
     """
 
@@ -49,7 +48,6 @@ class Found:
     groups: tuple[tuple[str, ...], tuple[str, ...]] | None
     decay: tuple[float, float] | None
     moves: tuple[bool, bool] | None
-    shardings: tuple[str, str] | None
     problems: tuple[str, ...]
 
 
@@ -153,7 +151,6 @@ def check(
             copies=_find_copies(tree, tables),
             gradients=_gradients(params, tables, paths, number, loss, batch),
             **_treatment(arrays, state, tx, places),
-            shardings=(_split_axes(one), _split_axes(other)) if tables.untied else None,
             problems=(),
         )
         broken = [
@@ -218,10 +215,6 @@ def _array(entry: Tree, path: Path = ()) -> jax.Array:
 
 def _norm(array: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(array**2))
-
-
-def _split_axes(array: jax.Array) -> str:
-    return str(getattr(getattr(array, "sharding", None), "spec", "one device"))
 
 
 @partial(jax.jit, static_argnums=2)
