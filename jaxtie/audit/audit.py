@@ -137,13 +137,7 @@ def audit(
 
 def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embeddings:
     try:
-        return find_embeddings(
-            checkpoint.tensors,
-            checkpoint.configuration,
-            str(checkpoint.path),
-            names,
-            aliases=checkpoint.aliases,
-        )
+        return find_embeddings(checkpoint, names)
     except UserError as error:
         also = "; ".join(text for _, text in index_texts(checkpoint))
         raise UserError(f"{error}{'; ' if also else ''}{also}") from None
@@ -156,13 +150,10 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
       UserError: if a further table of the input or of the output embedding differs.
     """
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
-    for copy in embeddings.copies:
-        alike = [one.table for one in embeddings.copies if one.role == copy.role]
-        tables = [table.tensor.name for table in (main[copy.role], *alike)]
-        check(
-            _is_same(copy.table, main[copy.role], progress),
-            several_tables(tables, copy.role, str(where)),
-        )
+    for role, copy in embeddings.copies:
+        alike = [table for other, table in embeddings.copies if other == role]
+        tables = [table.tensor.name for table in (main[role], *alike)]
+        check(_is_same(copy, main[role], progress), several_tables(tables, role, str(where)))
     return tuple(
         table.tensor.name
         for table in embeddings.encoders

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from jaxtie.audit.flags import Configuration
+from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.knowledge import (
     INPUTS,
     NAMES,
@@ -49,14 +49,6 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """A further table of the input or of the output embedding; another model's if it differs."""
-
-    role: Role
-    table: EmbeddingTable
-
-
-@dataclass(frozen=True)
 class Embeddings:
     """The embeddings of a model."""
 
@@ -66,7 +58,8 @@ class Embeddings:
     packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
     has_encoder: bool  # whether the model has a text encoder besides the decoder
     encoders: tuple[EmbeddingTable, ...] = ()  # tables of an encoder, or of a decoder's copy
-    copies: tuple[Copy, ...] = ()
+    # further tables of the input or of the output embedding; another model's if they differ
+    copies: tuple[tuple[Role, EmbeddingTable], ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
     alias: str = ""  # the name that the file gives to the same tensor in the other role
     is_draft: bool = False  # whether the head predicts some tokens only, as in a draft model
@@ -99,27 +92,20 @@ def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Can
 
 
 def find_embeddings(
-    tensors: Tensors,
-    configuration: Configuration,
-    where: str,
-    names: tuple[str | None, str | None] = (None, None),
-    *,
-    aliases: Mapping[str, str] = {},
+    checkpoint: Checkpoint, names: tuple[str | None, str | None] = (None, None)
 ) -> Embeddings:
-    """Find the embeddings among a model's tensors.
+    """Find the embeddings among a model's tensors; where names do not decide, sizes do.
 
     Args:
-      tensors: by name.
-      configuration: its vocabulary sizes decide where names do not.
-      where: the checkpoint, for errors.
+      checkpoint: with the tensors.
       names: tensors to take as input and output embedding; None to find them.
-      aliases: further names of tensors, as a file's metadata list them.
 
     Raises:
       UserError: if there is no embedding, several tensors may be meant, a given name does not
         exist, a table is not 2-D, or the widths differ.
     """
-    sizes = set(configuration.vocabularies)
+    tensors, configuration = checkpoint.tensors, checkpoint.configuration
+    where, sizes = str(checkpoint.path), set(configuration.vocabularies)
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     if configuration.fixed and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
@@ -127,7 +113,7 @@ def find_embeddings(
         inputs = heads + inputs
     second = _named(tensors, names[1], "--output", where)
     if not inputs and not names[1]:
-        return _find_only_head(tensors, configuration, aliases, where)
+        return _find_only_head(checkpoint)
     check(bool(inputs), _no_input(tensors, where))
     first, *others = inputs
     table = _oriented(first, sizes, where)
@@ -143,33 +129,32 @@ def find_embeddings(
             f" {output.width}, so one of them is not an embedding of this model; name the"
             " embeddings with --input and --output",
         )
+    last = output or table
     roles = {"input": first, "output": second[0] if second else None}
     is_packed = bool(second and second[0].packed)  # its shape is not that of its values
-    same = [name for name, kept in aliases.items() if kept == first.name]
+    same = [name for name, kept in checkpoint.aliases.items() if kept == first.name]
     alias = next((name for name in same if match_name(name, OUTPUTS)), "")
+    further: list[tuple[Role, EmbeddingTable]] = []
+    if not _side(first):
+        further += [("input", EmbeddingTable(one.tensor, table.transposed)) for one in others]
+    further += [("output", EmbeddingTable(one.tensor, last.transposed)) for one in second[1:]]
     return Embeddings(
         table,
         output,
-        _find_biases(tensors, (output or table).vocabulary),
+        _find_biases(tensors, last.vocabulary),
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors, table.tensor.name),
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
-        (
-            *(Copy("input", _like(table, one)) for one in others if not _side(first)),
-            *(Copy("output", _like(output or table, one)) for one in second[1:]),
-        ),
+        tuple(further),
         alias="" if output else alias,
-        is_draft=not is_packed and _is_draft(tensors, configuration, table, output),
+        is_draft=not is_packed and _is_draft(checkpoint, table, output),
     )
 
 
-def _find_only_head(
-    tensors: Tensors,
-    configuration: Configuration,
-    aliases: Mapping[str, str],
-    where: str,
-) -> Embeddings:
+def _find_only_head(checkpoint: Checkpoint) -> Embeddings:
     """Return the only table, which is stored under the name of a head."""
+    tensors, configuration = checkpoint.tensors, checkpoint.configuration
+    where, aliases = str(checkpoint.path), checkpoint.aliases
     found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
     alias = next((name for name in aliases if match_name(name, INPUTS)), "")
     if alias:
@@ -180,22 +165,16 @@ def _find_only_head(
     sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
     table = _oriented(found[0], sizes, where)
     packed = {"input": found[0].packed} if found[0].packed else {}
-    is_draft = _is_draft(tensors, configuration, table, table)
+    is_draft = _is_draft(checkpoint, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
         is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
         for name in others
     )  # else that may be an input embedding with a name of its own
     check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors, where))
+    biases = _find_biases(tensors, table.vocabulary)
     return Embeddings(
-        table,
-        None,
-        _find_biases(tensors, table.vocabulary),
-        packed,
-        False,
-        only_head=True,
-        alias=alias,
-        is_draft=is_draft,
+        table, None, biases, packed, False, only_head=True, alias=alias, is_draft=is_draft
     )
 
 
@@ -208,25 +187,16 @@ def _no_input(tensors: Tensors, where: str) -> str:
     )
 
 
-def _is_draft(
-    tensors: Tensors,
-    configuration: Configuration,
-    table: EmbeddingTable,
-    output: EmbeddingTable | None,
-) -> bool:
+def _is_draft(checkpoint: Checkpoint, table: EmbeddingTable, output: EmbeddingTable | None) -> bool:
     """Return whether a head predicts some tokens only.
 
     EAGLE-3 stores which ones as `d2t` and `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
     if output is None or (output is not table and output.vocabulary >= table.vocabulary):
         return False
-    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in tensors)
+    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in checkpoint.tensors)
     is_small = output is not table and 2 * output.vocabulary < table.vocabulary
-    return has_map or is_small or configuration.draft_vocabulary == output.vocabulary
-
-
-def _like(table: EmbeddingTable, other: _Candidate) -> EmbeddingTable:
-    return EmbeddingTable(other.tensor, table.transposed)
+    return has_map or is_small or checkpoint.configuration.draft_vocabulary == output.vocabulary
 
 
 def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:

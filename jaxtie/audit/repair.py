@@ -231,8 +231,7 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     changed, tensors = plan.drop or plan.source, found.checkpoint.tensors
     if not changed:
         return
-    copies = found.verdict.embeddings.copies
-    further = [one.table.tensor.name for one in copies]
+    further = [table.tensor.name for _, table in found.verdict.embeddings.copies]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
