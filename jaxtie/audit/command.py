@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -98,24 +99,15 @@ unreadable.
 
 
 class _Progress:
-    """Print a line of progress now and then; on a terminal, overwrite it."""
+    """Print a line of progress now and then."""
 
     def __init__(self, quiet: bool):
-        self._quiet, self._live = quiet, sys.stderr.isatty()
-        self._shown = time.monotonic()
+        self._next = math.inf if quiet else time.monotonic() + SECONDS
 
     def __call__(self, what: str, done: int, count: int) -> None:
-        now = time.monotonic()
-        if self._quiet or now - self._shown < (0.2 if self._live else SECONDS):
-            return
-        self._shown = now
-        start, end = ("\r\033[K", "") if self._live else ("", "\n")
-        line = f"{start}{what}: {done:,} of {count:,}"
-        print(line, end=end, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._live and not self._quiet:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS
+            print(f"{what}: {done:,} of {count:,}", file=sys.stderr, flush=True)
 
 
 def main_audit(arguments: Sequence[str] | None = None) -> int:
@@ -134,8 +126,8 @@ def _run(options: AuditOptions) -> int:
     check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
     if (how := _how(options)) and options.write:
         return _write(options.paths[0], options.write, how, options)
-    with contextlib.closing(_Progress(options.quiet)) as progress:
-        results = [_audit(path, options, progress) for path in options.paths]
+    progress = _Progress(options.quiet)
+    results = [_audit(path, options, progress) for path in options.paths]
     if isinstance(results[0], str) and count == 1:
         raise UserError(results[0])
     status = max(map(_status, results))
@@ -168,8 +160,8 @@ def _how(options: AuditOptions) -> How | None:
 
 
 def _write(path: Path, new: Path, how: How, options: AuditOptions) -> int:
-    with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
-        names = (options.input, options.output)
+    names, progress = (options.input, options.output), _Progress(options.quiet)
+    with _last_resort(path):
         result, done = write_repaired(path, new, how, names=names, progress=progress)
     print(f"wrote    {escape(f'{new}: {done}')}")
     print("\n".join(lines_of(result, verbose=options.verbose)))
