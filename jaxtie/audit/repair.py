@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,6 @@ from jaxtie.audit.knowledge import (
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
-Copied = Callable[[int], None]  # called with the number of bytes that were written
 MARK = "one embedding is a copy of the other"
 PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
@@ -115,18 +114,12 @@ def write_repaired(
     left = f"{partial}: an interrupted repair left this folder; remove it"
     check(not os.path.lexists(partial), left)
     partial.mkdir()
-    target, done = partial / new.name, 0  # with its own name in the report
-
-    def copied(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("bytes copied", min(done, size), size)  # headers and lists change their sizes
-
+    target = partial / new.name  # with its own name in the report
     try:
         target.mkdir()
-        for name in files:
-            _write_file(found, plan, name, target, copied)
-        copied(size)
+        for count, name in enumerate(files, 1):
+            _write_file(found, plan, name, target)
+            progress("files copied", count, len(files))
         kept = [None if name == plan.drop else name for name in names]
         result = audit(target, names=(kept[0], kept[1]), progress=progress)
         (first, *_), main = result.verdict.findings, result.verdict.main
@@ -350,23 +343,23 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield relative
 
 
-def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copied) -> None:
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
     """Write one file of the copy: changed, or bit for bit."""
     checkpoint, embeddings = found.checkpoint, found.verdict.embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source in {tensor.file for tensor in checkpoint.tensors.values()}:
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
-        _write_tensors(source, target, plan, is_marked, copied)
+        _write_tensors(source, target, plan, is_marked)
     elif source == checkpoint.configuration.path:
-        _write_json(source, target, _new_config(found, source, plan), copied)
+        _write_json(source, target, _new_config(found, source, plan))
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
-        _write_json(source, target, _new_index(source, folder), copied)
+        _write_json(source, target, _new_index(source, folder))
     else:
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
 
 
-def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copied: Copied) -> None:
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
     """Write a file of safetensors; none if the dropped tensor was alone in it."""
     entries, old = read_safetensors(source)
     entries.sort(key=lambda entry: (entry.begin, entry.end))
@@ -382,7 +375,7 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: MARK, **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
         return
     if not names:
         return
@@ -394,24 +387,12 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
-    head = len(text).to_bytes(8, "little") + text
-    _copy_parts(source, target, head, [(entry.begin, entry.end) for _, entry in names], copied)
-
-
-def _copy_file(source: Path, target: Path, copied: Copied) -> None:
-    _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
-
-
-def _copy_parts(
-    source: Path, target: Path, head: bytes, parts: Sequence[tuple[int, int]], copied: Copied
-) -> None:
-    """Write some bytes, and then parts of a file, each given by its first byte and its end."""
     with source.open("rb") as reader, target.open("wb") as writer:
-        writer.write(head)
-        for begin, end in parts:
-            reader.seek(begin)
-            for start in range(begin, end, BLOCK):
-                copied(writer.write(reader.read(min(BLOCK, end - start))))
+        writer.write(len(text).to_bytes(8, "little") + text)
+        for _, entry in names:
+            reader.seek(entry.begin)
+            for start in range(entry.begin, entry.end, BLOCK):
+                writer.write(reader.read(min(BLOCK, entry.end - start)))
 
 
 def _new_config(found: Audit, path: Path, plan: Plan) -> dict[str, Any]:
@@ -440,9 +421,9 @@ def _new_index(path: Path, folder: Path) -> dict[str, Any]:
     return index
 
 
-def _write_json(source: Path, target: Path, content: dict[str, Any], copied: Copied) -> None:
+def _write_json(source: Path, target: Path, content: dict[str, Any]) -> None:
     if content == read_json(source):
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
     else:
         target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
