@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
 from jaxtie.audit.flags import read_json
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
-from jaxtie.audit.stored import StoredTensor, from_safetensors
+from jaxtie.audit.stored import StoredTensor, from_mapped, refuse_pointer
 from jaxtie.config import check
 
 # Parts that PEFT appends to a module's name.
@@ -50,7 +50,8 @@ def read_adapter(folder: Path) -> Adapter:
         link_target(folder, path)
     if config.is_file():
         read_json(config)
-    tensors, _ = from_safetensors(weights)
+    refuse_pointer(weights)
+    tensors, _ = from_mapped(weights)
     inputs, outputs = (
         [tensor for tensor in tensors if _trains(tensor.name, patterns)]
         for patterns in (INPUTS, OUTPUTS)

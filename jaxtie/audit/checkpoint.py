@@ -19,12 +19,11 @@ from jaxtie.audit.headers import is_count
 from jaxtie.audit.knowledge import is_gguf_encoder
 from jaxtie.audit.stored import (
     StoredTensor,
-    from_gguf,
     from_keras,
     from_keras_archive,
+    from_mapped,
     from_npz,
     from_orbax,
-    from_safetensors,
     is_orbax,
     refuse_pointer,
 )
@@ -37,7 +36,7 @@ ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
 UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
 FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
 FORMATS |= {".gguf": "GGUF", ".keras": "Keras"}
-READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".gguf": from_gguf}
+READERS = {".safetensors": from_mapped, ".npz": from_npz, ".gguf": from_mapped}
 READERS |= {".h5": from_keras, ".hdf5": from_keras, ".keras": from_keras_archive}
 EXPECTED_FORMATS = "expected .safetensors, .npz, .keras, .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
@@ -220,6 +219,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     for path in paths:
         check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
+        refuse_pointer(path)
         if path != given:
             linked = link_target(path.parent, path) or linked
         found, own = READERS[path.suffix](path)

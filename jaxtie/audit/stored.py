@@ -134,17 +134,9 @@ def refuse_pointer(path: Path) -> None:
     )
 
 
-def from_safetensors(path: Path) -> Stored:
-    """Read a safetensors file; for errors see `headers.read_safetensors`."""
-    refuse_pointer(path)
-    entries, metadata = read_safetensors(path)
-    return list(map(_mapped(path), entries)), metadata
-
-
-def from_gguf(path: Path) -> Stored:
-    """Read a GGUF file; for errors see `headers.read_gguf`."""
-    refuse_pointer(path)
-    entries, metadata = read_gguf(path)
+def from_mapped(path: Path) -> Stored:
+    """Read a safetensors or GGUF file; for errors see `headers`."""
+    entries, metadata = (read_gguf if path.suffix == ".gguf" else read_safetensors)(path)
     return list(map(_mapped(path), entries)), metadata
 
 
@@ -155,7 +147,6 @@ def from_npz(path: Path) -> Stored:
       UserError: if the file is damaged, or an array holds Python objects, which would have to be
         unpickled.
     """
-    refuse_pointer(path)
     with _readable(path, ".npz"), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         check(len(archive.infolist()) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
         return [
@@ -216,7 +207,6 @@ def from_keras_archive(path: Path) -> Stored:
     Raises:
       UserError: if it is damaged, or its weights are compressed, as Keras does not do it.
     """
-    refuse_pointer(path)
     with _readable(path, ".keras"):
         archive = zipfile.ZipFile(path)  # stays open as long as the datasets in it
         weights = archive.getinfo("model.weights.h5")
@@ -242,7 +232,6 @@ def from_keras(path: Path, content: Any = None) -> Stored:
     """
     import h5py  # heavy
 
-    refuse_pointer(path)
     found: list[StoredTensor] = []
     with _readable(path, "HDF5"):
         file = h5py.File(content or path, "r")  # stays open as long as its datasets
@@ -257,29 +246,12 @@ def from_keras(path: Path, content: Any = None) -> Stored:
             if isinstance(node, h5py.Group):
                 for key in reversed(list(node)):
                     text = key.decode(errors="replace") if isinstance(key, bytes) else key
-                    child = _linked_node(path, node, key, GROUP_DEPTH)
-                    waiting.append((f"{name}/{text}" if name else text, child, depth + 1))
+                    is_hard = isinstance(node.get(key, getlink=True), h5py.HardLink)
+                    check(is_hard, f"{path}: {text!r} is a link, which is not followed")
+                    waiting.append((f"{name}/{text}" if name else text, node[key], depth + 1))
             elif isinstance(node, h5py.Dataset):
                 found.append(_from_dataset(path, name, node))
     return found, {}
-
-
-def _linked_node(path: Path, group: Any, key: str | bytes, hops: int) -> Any:
-    """Return what a name in an HDF5 group leads to, following soft links within the file."""
-    import h5py  # heavy
-
-    link = group.get(key, getlink=True)
-    check(
-        hops > 0 and not isinstance(link, h5py.ExternalLink),
-        f"{path}: {key!r} points to another file, or nowhere, which is not followed",
-    )
-    if not isinstance(link, h5py.SoftLink):
-        return group[key]
-    node = group.file if link.path.startswith("/") else group
-    for part in link.path.split("/"):
-        if part not in ("", "."):
-            node = _linked_node(path, node, part, hops - 1)
-    return node
 
 
 def _from_dataset(path: Path, name: str, node: Any) -> StoredTensor:

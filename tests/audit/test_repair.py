@@ -33,7 +33,7 @@ from checkpoints import (
 from jaxtie.audit import command, repair
 from jaxtie.audit.audit import audit
 from jaxtie.audit.repair import write_repaired
-from jaxtie.audit.stored import from_safetensors
+from jaxtie.audit.stored import from_mapped
 from jaxtie.config import UserError
 
 LAYERS = {"model.layers.0.mlp.weight": B[:9], "model.norm.weight": np.arange(5, dtype=np.int8)}
@@ -62,7 +62,7 @@ def write(path: Path, shards: list[Tensors], config: Mapping[str, Any]) -> Path:
 
 def bits_of(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every tensor of a folder."""
-    tensors = [one for path in folder.glob("*.safetensors") for one in from_safetensors(path)[0]]
+    tensors = [one for path in folder.glob("*.safetensors") for one in from_mapped(path)[0]]
     return {one.name: one.read(...).tobytes() for one in tensors}
 
 
@@ -273,7 +273,7 @@ def test_names_that_the_metadata_give_to_one_tensor_are_used(
     write_repaired(path, tmp_path / "new", how)
     assert set(bits_of(tmp_path / "new")) == names
     assert audit(tmp_path / "new").verdict.findings[0].code == code
-    metadata = from_safetensors(tmp_path / "new" / "model.safetensors")[1]
+    metadata = from_mapped(tmp_path / "new" / "model.safetensors")[1]
     assert metadata["format"] == "pt" and alias not in metadata
 
 
@@ -289,7 +289,7 @@ def test_an_untied_copy_is_tied_again_to_the_same_tensors(tmp_path: Path) -> Non
     write_repaired(tmp_path / "two", tmp_path / "one", "tie")
     assert bits_of(tmp_path / "one") == bits_of(old)
     assert (tmp_path / "one/config.json").read_text() == json.dumps(V | TIED, indent=2) + "\n"
-    found = [from_safetensors(tmp_path / name / "model.safetensors")[1] for name in ("two", "one")]
+    found = [from_mapped(tmp_path / name / "model.safetensors")[1] for name in ("two", "one")]
     assert set(found[0]) == {"format", "jaxtie.untied"}  # transformers needs the format
     assert found[1] == {"format": "pt"}
 
