@@ -16,17 +16,18 @@ from jaxtie.results.tables import json_numbers
 
 
 @dataclass(frozen=True)
-class ModelVerdict:
-    """The verdict on one model."""
+class Audit:
+    """A checkpoint and the verdict on its model."""
 
+    checkpoint: Checkpoint
     embeddings: Embeddings
     findings: tuple[Finding, ...]  # the one about tying first
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
 
     @property
-    def is_consistent(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(finding.level != "wrong" for finding in self.findings)
+    def status(self) -> int:
+        """The exit status: 0 consistent, 1 inconsistent."""
+        return int(any(finding.level == "wrong" for finding in self.findings))
 
     @property
     def main(self) -> Finding:
@@ -45,15 +46,15 @@ class ModelVerdict:
         return 0 if is_none or is_other else last.tensor.size
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        embeddings, comparison = self.embeddings, None
+        """Return plain values for JSON; numbers that are not finite become None."""
+        embeddings, comparison, is_consistent = self.embeddings, None, self.status == 0
         if self.comparison:
             comparison = dataclasses.asdict(self.comparison)
             ids = comparison.pop("differing")
             comparison |= {"differing rows": len(ids), "differing runs": runs_of(ids)}
-        return {
-            "consistent": self.is_consistent,
-            "cause": None if self.is_consistent else self.main.code,
+        model = {
+            "consistent": is_consistent,
+            "cause": None if is_consistent else self.main.code,
             "verdict": self.main.text,
             "fix": self.main.fix,
             "input": _table_dict(embeddings.input),
@@ -63,6 +64,17 @@ class ModelVerdict:
             "bytes saved by tying": self.saved,
             "comparison": comparison,
         }
+        checkpoint = self.checkpoint
+        return json_numbers(
+            {
+                "path": str(checkpoint.path),
+                "format": checkpoint.format,
+                "links lead to": str(checkpoint.linked) if checkpoint.linked else None,
+                "status": self.status,
+                "flags": [flag.text for flag in checkpoint.configuration.flags],
+                "models": [model],
+            }
+        )
 
 
 def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
@@ -74,32 +86,6 @@ def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
         "width": table.width,
         "transposed": table.transposed,
     }
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A checkpoint and the verdict on its model."""
-
-    checkpoint: Checkpoint
-    verdict: ModelVerdict
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 consistent, 1 inconsistent."""
-        return int(not self.verdict.is_consistent)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; numbers that are not finite become None."""
-        return json_numbers(
-            {
-                "path": str(self.checkpoint.path),
-                "format": self.checkpoint.format,
-                "links lead to": str(self.checkpoint.linked) if self.checkpoint.linked else None,
-                "status": self.status,
-                "flags": [flag.text for flag in self.checkpoint.configuration.flags],
-                "models": [self.verdict.as_dict()],
-            }
-        )
 
 
 def audit(
@@ -132,7 +118,7 @@ def audit(
     before = _old_table(old, embeddings.input, names) if old else None
     facts = _gather(checkpoint, embeddings, before, trained, progress)
     findings = findings_of(facts, allowed)
-    return Audit(checkpoint, ModelVerdict(embeddings, findings, facts.comparison))
+    return Audit(checkpoint, embeddings, findings, facts.comparison)
 
 
 def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embeddings:

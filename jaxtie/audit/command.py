@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import MAIN, Checkpoint, whole
+from jaxtie.audit.audit import Audit, audit
+from jaxtie.audit.checkpoint import MAIN, whole
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
@@ -216,44 +216,44 @@ def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[st
     for path, result in zip(paths, results, strict=True):
         texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
         if isinstance(result, Audit):
-            texts = [result.verdict.main.text]
-        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result.verdict)
+            texts = [result.main.text]
+        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result)
         yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
 
 
 def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines of the report, the verdict first."""
-    yield from map(escape, _verdict_lines(found.checkpoint, found.verdict))
+    yield from map(escape, _verdict_lines(found))
     if verbose:
-        yield from map(escape, _other_lines(found.checkpoint, found.verdict))
+        yield from map(escape, _other_lines(found))
 
 
-def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
+def _verdict_lines(found: Audit) -> Iterator[str]:
     """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
-    main, embeddings = verdict.main, verdict.embeddings
-    yield f"{_word(verdict).capitalize()}. {main.text}"
+    main, embeddings = found.main, found.embeddings
+    yield f"{_word(found).capitalize()}. {main.text}"
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
-    if checkpoint.configuration.flags:
-        flags = "; ".join(flag.text for flag in checkpoint.configuration.flags)
+    if found.checkpoint.configuration.flags:
+        flags = "; ".join(flag.text for flag in found.checkpoint.configuration.flags)
     yield f"flags    {flags}"
     if main.fix:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
     loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
     if harmful := [name for name in loaders if name not in SOUND]:
         yield f"loaders  {'; '.join(harmful)}"
-    for finding in verdict.findings:
+    for finding in found.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""
             word = "allowed" if finding.level == "allowed" else "also"
             yield f"{word:<8} {finding.text}{to_do}"
 
 
-def _word(verdict: ModelVerdict) -> str:
+def _word(found: Audit) -> str:
     """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
-    is_unknown = verdict.is_consistent and verdict.main.code == "packed"
-    return "not known" if is_unknown else WORDS[int(not verdict.is_consistent)]
+    is_unknown = found.status == 0 and found.main.code == "packed"
+    return "not known" if is_unknown else WORDS[found.status]
 
 
 def _is_shown(finding: Finding) -> bool:
@@ -261,21 +261,21 @@ def _is_shown(finding: Finding) -> bool:
     return finding.level in ("wrong", "allowed") or finding.code in ("adapter", "against")
 
 
-def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
+def _other_lines(found: Audit) -> Iterator[str]:
     """Yield what is left: notes, what each loader does, files, bytes."""
-    for finding in verdict.findings:
-        if finding is not verdict.main and not _is_shown(finding):
+    for finding in found.findings:
+        if finding is not found.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"
-    loaders = [line for finding in verdict.findings for line in finding.loaders]
+    loaders = [line for finding in found.findings for line in finding.loaders]
     for line in dict.fromkeys(loaders):
         yield f"loader   {line}"
-    if checkpoint.linked:
-        yield f"links    to {checkpoint.linked}"
-    for bias in verdict.embeddings.biases:
+    if found.checkpoint.linked:
+        yield f"links    to {found.checkpoint.linked}"
+    for bias in found.embeddings.biases:
         yield f"bias     {bias.name}"
-    if verdict.saved:
-        verb = "saves" if verdict.embeddings.output else "has saved"
-        yield f"cost     tying {verb} {verdict.saved:,} bytes"
+    if found.saved:
+        verb = "saves" if found.embeddings.output else "has saved"
+        yield f"cost     tying {verb} {found.saved:,} bytes"
 
 
 def _describe(table: EmbeddingTable) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxtie.audit.audit import Audit, ModelVerdict, audit
+from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, link_target
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import describe_ids, find_shard
@@ -105,7 +105,7 @@ def write_repaired(
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     plan = replace(plan, notes=tuple(_notes(found, plan, files)))
     size = sum((folder / name).stat().st_size for name in files)
-    size += found.verdict.embeddings.input.tensor.size * len(plan.add)
+    size += found.embeddings.input.tensor.size * len(plan.add)
     if plan.drop:
         size -= found.checkpoint.tensors[plan.drop].size
     free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
@@ -122,7 +122,7 @@ def write_repaired(
             progress("files copied", count, len(files))
         kept = [None if name == plan.drop else name for name in names]
         result = audit(target, names=(kept[0], kept[1]), progress=progress)
-        (first, *_), main = result.verdict.findings, result.verdict.main
+        (first, *_), main = result.findings, result.main
         is_sound = result.status == 0 and first.code in KNOWN
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
         for place in (target, *target.rglob("*")):
@@ -163,8 +163,8 @@ def _check_paths(found: Audit, new: Path) -> None:
 
 def plan_repair(found: Audit, how: How) -> Plan:
     """Decide what to change; UserError if that is not certain."""
-    verdict, where = found.verdict, found.checkpoint.path
-    first, embeddings = verdict.findings[0], verdict.embeddings
+    where = found.checkpoint.path
+    first, embeddings = found.findings[0], found.embeddings
     _check_certain(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
     check(not is_lost or tied, f"{where}: --{how} would change the model: {first.text} {IF_LOST}")
@@ -182,7 +182,7 @@ def plan_repair(found: Audit, how: How) -> Plan:
             what = f"only the head, {only}, is stored; store it as the input embedding, too"
         check(bool(added), f"{where}: {what}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
-    if not (embeddings.output and _may_drop(verdict)):
+    if not (embeddings.output and _may_drop(found)):
         what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
@@ -190,26 +190,26 @@ def plan_repair(found: Audit, how: How) -> Plan:
 
 def _reach_sides(found: Audit, plan: Plan) -> Plan:
     """Store a shared embedding also as those of encoder and decoder, if an untied flag needs it."""
-    configuration, verdict = found.checkpoint.configuration, found.verdict
+    configuration = found.checkpoint.configuration
     if not configuration.needs_copies:
         return plan
-    apart = [one.text for one in verdict.findings if one.code == "separate"]
+    apart = [one.text for one in found.findings if one.code == "separate"]
     check(
         configuration.separate or not (plan.tied and apart),
         f"{found.checkpoint.path}: a tied flag would change the model: {' '.join(apart)}",
     )
     if plan.tied:
         return plan
-    table = verdict.embeddings.input.tensor.name
+    table = found.embeddings.input.tensor.name
     names = [*found.checkpoint.tensors, *plan.add]
     sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
     add = (*plan.add, *sides)
     return replace(plan, add=add, source=table if add else "")
 
 
-def _may_drop(verdict: ModelVerdict) -> bool:
+def _may_drop(found: Audit) -> bool:
     """Return whether the output embedding is the input's, or differs although flags say tied."""
-    code, comparison = verdict.findings[0].code, verdict.comparison
+    code, comparison = found.findings[0].code, found.comparison
     if comparison is None or comparison.extra:
         return False
     return code == "tied-but-different" or (code in EQUAL and comparison.is_exact)
@@ -224,7 +224,7 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     changed, tensors = plan.drop or plan.source, found.checkpoint.tensors
     if not changed:
         return
-    further = [table.tensor.name for _, table in found.verdict.embeddings.copies]
+    further = [table.tensor.name for _, table in found.embeddings.copies]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
@@ -246,8 +246,8 @@ def _module(name: str) -> list[str]:
 
 def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     """Yield the notes of the report: flags, further changes, losses, files left as they are."""
-    verdict, configuration = found.verdict, found.checkpoint.configuration
-    comparison = verdict.comparison
+    configuration = found.checkpoint.configuration
+    comparison = found.comparison
     yield f"every flag says {'tied' if plan.tied else 'untied'}"
     if plan.drop and comparison and len(comparison.differing):
         ids, common = comparison.differing, comparison.common
@@ -255,9 +255,9 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
         yield f"{plan.drop} differed in {rows}, which are lost"
     if configuration.claim is not plan.tied and configuration.factor(plan.tied):
         yield f"the flag {configuration.factor(plan.tied)}"
-    kept = [one.tensor.name for one in verdict.embeddings.encoders if plan.tied]
+    kept = [one.tensor.name for one in found.embeddings.encoders if plan.tied]
     if configuration.needs_copies and kept:
-        yield f"kept {', '.join(kept)}, equal to {verdict.embeddings.input.tensor.name}"
+        yield f"kept {', '.join(kept)}, equal to {found.embeddings.input.tensor.name}"
     own = {tensor.file for tensor in found.checkpoint.tensors.values()}
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
     left = [one for one in paths if one not in own]
@@ -269,9 +269,9 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
-    verdict, where = found.verdict, found.checkpoint.path
-    first, comparison = verdict.findings[0], verdict.comparison
-    wrong = [one for one in verdict.findings if one.level == "wrong"]
+    where = found.checkpoint.path
+    first, comparison = found.findings[0], found.comparison
+    wrong = [one for one in found.findings if one.level == "wrong"]
     faults = [one for one in wrong if one.code not in REPAIRABLE]
     is_shard = (
         first.code == "tied-but-different"
@@ -279,7 +279,7 @@ def _check_certain(found: Audit) -> None:
         and find_shard(comparison.differing, comparison.common) is not None
     )
     if is_shard or (first.code not in KNOWN and not faults):
-        faults = [verdict.main]
+        faults = [found.main]
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
@@ -293,7 +293,7 @@ def _check_certain(found: Audit) -> None:
 
 def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
-    configuration, first = found.checkpoint.configuration, found.verdict.findings[0]
+    configuration, first = found.checkpoint.configuration, found.findings[0]
     check(
         configuration.fixed in (None, plan.tied),
         f"{found.checkpoint.path}: {configuration.claimant} {'un' if plan.tied else ''}tied, so no"
@@ -314,7 +314,7 @@ def _check_head(found: Audit, plan: Plan) -> None:
 
     A loader may look for its bias under another name, or in another class.
     """
-    configuration, embeddings = found.checkpoint.configuration, found.verdict.embeddings
+    configuration, embeddings = found.checkpoint.configuration, found.embeddings
     if configuration.claim is plan.tied and not plan.drop and not plan.add:
         return
     more = [bias.name for bias in embeddings.biases]
@@ -345,7 +345,7 @@ def _files_of(folder: Path) -> Iterator[Path]:
 
 def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
     """Write one file of the copy: changed, or bit for bit."""
-    checkpoint, embeddings = found.checkpoint, found.verdict.embeddings
+    checkpoint, embeddings = found.checkpoint, found.embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source in {tensor.file for tensor in checkpoint.tensors.values()}:
