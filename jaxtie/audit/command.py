@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.checkpoint import MAIN, whole
@@ -128,14 +128,27 @@ def _run(options: AuditOptions) -> int:
         return _write(options.paths[0], options.write, how, options)
     progress = _Progress(options.quiet)
     results = [_audit(path, options, progress) for path in options.paths]
-    if isinstance(results[0], str) and count == 1:
-        raise UserError(results[0])
-    status = max(map(_status, results))
+    first, pairs = results[0], list(zip(options.paths, results, strict=True))
+    if isinstance(first, str) and count == 1:
+        raise UserError(first)
+    status = max(UNREADABLE if isinstance(one, str) else one.status for one in results)
     if options.json:
-        found = [_as_dict(*pair) for pair in zip(options.paths, results, strict=True)]
+        found = [
+            {"path": str(path), "status": UNREADABLE, "error": one}
+            if isinstance(one, str)
+            else one.as_dict()
+            for path, one in pairs
+        ]
         print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
+    elif isinstance(first, Audit) and count == 1:
+        print("\n".join(lines_of(first, verbose=options.verbose)))
     else:
-        print("\n".join(_lines(options, results)))
+        width = max(len(escape(str(path))) for path in options.paths)
+        for path, one in pairs:
+            own = escape(str(path))
+            text = one.removeprefix(f"{own}: ") if isinstance(one, str) else one.main.text
+            word = WORDS[UNREADABLE] if isinstance(one, str) else _word(one)
+            print(f"{word:<12}  {own:<{width}}  {escape(text)}")
     return status
 
 
@@ -194,31 +207,6 @@ def _last_resort(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__} ({reason_of(error)})"
         raise UserError(f"{path}: {reason}; please report it") from None
-
-
-def _status(result: Audit | str) -> int:
-    return UNREADABLE if isinstance(result, str) else result.status
-
-
-def _as_dict(path: Path, result: Audit | str) -> dict[str, Any]:
-    if isinstance(result, str):
-        return {"path": str(path), "status": UNREADABLE, "error": result}
-    return result.as_dict()
-
-
-def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[str]:
-    """Yield the report on one checkpoint, or a line for each of several."""
-    (first, *others), paths = results, [escape(str(path)) for path in options.paths]
-    if isinstance(first, Audit) and not others:
-        yield from lines_of(first, verbose=options.verbose)
-        return
-    width = max(map(len, paths))
-    for path, result in zip(paths, results, strict=True):
-        texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
-        if isinstance(result, Audit):
-            texts = [result.main.text]
-        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result)
-        yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
 
 
 def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
