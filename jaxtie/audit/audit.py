@@ -36,15 +36,6 @@ class Audit:
             (finding for finding in self.findings if finding.level == "wrong"), self.findings[0]
         )
 
-    @property
-    def saved(self) -> int:
-        """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
-        last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
-        none = ("no-head", "lone", "no-input", "untied-but-once")
-        is_none = self.findings[0].code in none
-        is_other = last.width != first.width or self.embeddings.is_draft
-        return 0 if is_none or is_other else last.tensor.size
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; numbers that are not finite become None."""
         embeddings, comparison, is_consistent = self.embeddings, None, self.status == 0
@@ -61,7 +52,6 @@ class Audit:
             "output": _table_dict(embeddings.output) if embeddings.output else None,
             "bias": embeddings.biases[0].name if embeddings.biases else None,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "bytes saved by tying": self.saved,
             "comparison": comparison,
         }
         checkpoint = self.checkpoint

@@ -78,8 +78,7 @@ unreadable.
   --flags            with --write: keep the embeddings; every flag, and the index, say what is
                      stored
   --allow CAUSE,...  causes, as --json names them, that leave a checkpoint consistent
-  --verbose          of one PATH: print every finding, how each loader behaves, and the bytes that
-                     tying saves
+  --verbose          of one PATH: print every finding, and how each loader behaves
   --json             print JSON: a schema with a version, and the finding that set each status
   --quiet            show no progress
 """
@@ -250,7 +249,7 @@ def _is_shown(finding: Finding) -> bool:
 
 
 def _other_lines(found: Audit) -> Iterator[str]:
-    """Yield what is left: notes, what each loader does, files, bytes."""
+    """Yield what is left: notes, what each loader does, files, biases."""
     for finding in found.findings:
         if finding is not found.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"
@@ -261,9 +260,6 @@ def _other_lines(found: Audit) -> Iterator[str]:
         yield f"links    to {found.checkpoint.linked}"
     for bias in found.embeddings.biases:
         yield f"bias     {bias.name}"
-    if found.saved:
-        verb = "saves" if found.embeddings.output else "has saved"
-        yield f"cost     tying {verb} {found.saved:,} bytes"
 
 
 def _describe(table: EmbeddingTable) -> str:

@@ -369,7 +369,7 @@ def test_the_command_prints_five_lines(tmp_path, capsys):
     assert lines[4].startswith("loaders  transformers 4.54 to 4.57; vLLM before pull 51665; NeMo")
     assert run_command(path, "--verbose") == 1
     more = capsys.readouterr().out.splitlines()
-    assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
+    assert more[:5] == lines
     assert "note     Padding: the last 12 of 524 rows, beyond vocab_size 512." in more
     assert "transformers/pull/42612" in "".join(more) and "bias     lm_head.bias" in more
 
@@ -432,7 +432,7 @@ def test_a_tied_table_of_the_old_size_is_not_resized_only(tmp_path):
 def test_a_bart_that_lost_its_head_gets_one_instruction(tmp_path):
     config = V | UNTIED | {"model_type": "bart"}
     found = audit_folder(tmp_path, {"model.shared.weight": A}, config)
-    assert codes(found) == {"untied-but-once"} and found.saved == 0
+    assert codes(found) == {"untied-but-once"}
     config |= {"architectures": ["BartModel"]}
     assert codes(audit_folder(tmp_path, {"shared.weight": A}, config)) == {"shared-alone"}
 
