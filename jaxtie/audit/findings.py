@@ -585,9 +585,6 @@ def _adapter_of_tied(adapter: Adapter, sides: list[str], untie: str) -> Finding:
         text += f" {', '.join(adapter.input + adapter.output)}."
         return Finding("adapter-one-side", "wrong", text, fix, loader_lines("adapter_one_side"))
     text = "The adapter trains the two embeddings of a tied pair separately."
-    if adapter.is_same:
-        text = "The adapter has the same factors for both sides of a tied pair: merging adds them"
-        text += " to the one table twice."
     return Finding("adapter-both-sides", "wrong", text, fix, loader_lines("adapter_both_sides"))
 
 
