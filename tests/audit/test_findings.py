@@ -43,13 +43,12 @@ def test_nan_and_infinities_are_counted(tmp_path):
     assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.main.text
 
 
-def test_zeros_and_repeats_are_reported(tmp_path):
+def test_zeros_are_reported(tmp_path):
     rows = A.copy()
-    rows[0], rows[300:312] = 0, A[299]
+    rows[0] = 0
     found = audit_folder(tmp_path, {E: rows}, TIED)
     texts = " ".join(finding.text for finding in found.findings)
     assert found.status == 0 and "Rows of zeros in the input embedding: 1 (ids 0)" in texts
-    assert "13 rows of the input embedding occur more than once, one of them 13 times" in texts
 
 
 @pytest.mark.parametrize(
