@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
+from jaxtie.audit.checkpoint import PICKLES, check_link, refuse_pickle
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
 from jaxtie.audit.stored import StoredTensor, from_mapped, refuse_pointer
 from jaxtie.config import check
@@ -44,7 +44,7 @@ def read_adapter(folder: Path) -> Adapter:
         weights.is_file(),
         f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
     )
-    link_target(folder, weights)
+    check_link(folder, weights)
     refuse_pointer(weights)
     tensors, _ = from_mapped(weights)
     sides = [[one for one in tensors if _trains(one.name, group)] for group in (INPUTS, OUTPUTS)]

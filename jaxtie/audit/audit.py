@@ -59,7 +59,6 @@ class Audit:
             {
                 "path": str(checkpoint.path),
                 "format": checkpoint.format,
-                "links lead to": str(checkpoint.linked) if checkpoint.linked else None,
                 "status": self.status,
                 "flags": [flag.text for flag in checkpoint.configuration.flags],
                 "models": [model],

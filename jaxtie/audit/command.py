@@ -249,15 +249,13 @@ def _is_shown(finding: Finding) -> bool:
 
 
 def _other_lines(found: Audit) -> Iterator[str]:
-    """Yield what is left: notes, what each loader does, files, biases."""
+    """Yield what is left: notes, what each loader does, biases."""
     for finding in found.findings:
         if finding is not found.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"
     loaders = [line for finding in found.findings for line in finding.loaders]
     for line in dict.fromkeys(loaders):
         yield f"loader   {line}"
-    if found.checkpoint.linked:
-        yield f"links    to {found.checkpoint.linked}"
     for bias in found.embeddings.biases:
         yield f"bias     {bias.name}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, audit
-from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, link_target
+from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, check_link
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import describe_ids, find_shard
 from jaxtie.audit.flags import levels_of, read_json
@@ -339,7 +339,7 @@ def _files_of(folder: Path) -> Iterator[Path]:
             continue
         check_path(path)
         check(path.is_file(), f"{path}: is a link to a folder, which is not followed; remove it")
-        link_target(folder, path)
+        check_link(folder, path)
         yield relative
 
 
