@@ -135,10 +135,19 @@ def reduce_losses(
     label_smoothing: float | jax.Array = 0.0,
     block: int = BLOCK_SIZE,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return loss and accuracy, both reduced.
+    """Return loss, in nats, and accuracy, both reduced.
+
+    The loss is differentiable in `params` and `h_PxD`, a second time forward only. Time grows with
+    the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
+    may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
+    `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
+    is 0. The result does not depend on `block`, except for rounding. Works under `jax.shard_map`,
+    where means are those of a device, and on mesh axes of type Explicit, within which JAX splits
+    the work.
 
     Args:
-      logits_of: see `blockwise_cross_entropy`.
+      logits_of: a pure function from `params` and hidden states KxD to logits KxV that treats each
+        position separately.
       params: its first argument.
       h_PxD: hidden states; P can be any leading axes.
       target_P: token ids.
@@ -151,9 +160,6 @@ def reduce_losses(
         and `label_smoothing` may be arrays, as of a schedule; they are not differentiated.
       label_smoothing: probability that is spread evenly over all tokens that can be predicted.
       block: number of positions whose logits are in memory at a time.
-
-    Works under `jax.shard_map`, where means are those of a device, and on mesh axes of type
-    Explicit, within which JAX splits the work.
 
     Raises:
       ValueError: if leading axes differ, if `reduction` is unknown, or if `block` is below 1.
@@ -173,9 +179,9 @@ def reduce_losses(
         if ignore_index is not None:
             weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
         flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-        if reduction != "none":
-            return blockwise_cross_entropy(logits_of, params, *flat, block, *terms, reduction)
         arrays = _vary_alike(params, *flat)
+        if reduction != "none":
+            return _blockwise(logits_of, block, reduction, *arrays, terms)
         found = _each_position(logits_of, *arrays, block, *terms)
         return tuple(x_P.reshape(target_P.shape) for x_P in found)
 
@@ -186,7 +192,7 @@ def reduce_losses(
 
 def _as_arrays(dtype, *terms):
     """Return None for a term that is off: 0 as a Python number, not as an array of a schedule."""
-    is_off = [x is None or (not isinstance(x, jax.Array) and x == 0) for x in terms]
+    is_off = [not isinstance(x, jax.Array) and x == 0 for x in terms]
     return [None if off else jnp.asarray(x, dtype) for x, off in zip(terms, is_off, strict=True)]
 
 
@@ -202,34 +208,6 @@ def _vary_alike(*trees):
         return jax.lax.pcast(x, missing, to="varying")
 
     return jax.tree.map(vary, trees)
-
-
-def blockwise_cross_entropy(
-    logits_of: LogitsOf,
-    params: Tree,
-    h_PxD: Any,
-    target_P: jax.Array,
-    weight_P: jax.Array,
-    block: int = BLOCK_SIZE,
-    z_loss: float | jax.Array = 0.0,
-    label_smoothing: float | jax.Array = 0.0,
-    reduction: Reduction = "mean",
-) -> tuple[jax.Array, jax.Array]:
-    """Return the weighted mean, or sum, of cross-entropies, in nats, and the weighted accuracy.
-
-    The loss is differentiable in `params` and `h_PxD`, a second time forward only. Time grows with
-    the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
-    may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
-    `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
-    is 0. The result does not depend on `block`, except for rounding.
-
-    `logits_of`: a pure function from `params` and hidden states KxD to logits KxV that treats each
-    position separately. For the other arguments see `reduce_losses`; positions are one axis here.
-    """
-    arrays = _vary_alike(params, h_PxD, target_P, weight_P)
-    dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
-    terms = _as_arrays(dtype, z_loss, label_smoothing)
-    return _blockwise(logits_of, block, reduction, *arrays, terms)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
