@@ -101,11 +101,11 @@ def check(
 
         check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
 
-    Problems are: two tables where one is expected; copies of a table, even scaled, stacked or
-    padded, which the parameter count and the global norm of the gradient count twice; values that
-    are not finite; a role without a gradient while the other has one; two tables that the optimizer
-    treats differently; a table that is updated by Muon, or not at all though it has moments; a
-    state of other parameters.
+    Problems are: two tables where one is expected; copies of a table, even scaled or padded, which
+    the parameter count and the global norm of the gradient count twice; values that are not finite;
+    a role without a gradient while the other has one; two tables that the optimizer treats
+    differently; a table that is updated by Muon, or not at all though it has moments; a state of
+    other parameters.
 
     Args:
       params: see `jaxtie.untie`.
@@ -247,14 +247,12 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
         if len(leaves) != 1 or any(keys[: len(each)] == tuple(map(str, each)) for each in own):
             continue
         for other in (leaves[0], leaves[0].swapaxes(-1, -2)) if leaves[0].ndim > 1 else ():
-            extra, lengths = other.ndim - table.ndim, (table.shape[-2], other.shape[-2])
-            like = (*other.shape[max(extra, 0) : -2], table.shape[-2], other.shape[-1])
-            if extra < 0 or like != table.shape or 2 * min(lengths) < max(lengths):
-                continue
-            for index in np.ndindex(other.shape[:extra]):  # a stack
-                name = format_path(keys) + (str(list(index)) if index else "")
-                difference, is_copy = _compare(table, other[index], min(lengths))
+            lengths = table.shape[-2], other.shape[-2]
+            is_like = (*other.shape[:-2], other.shape[-1]) == (*table.shape[:-2], table.shape[-1])
+            if is_like and 2 * min(lengths) >= max(lengths):
+                difference, is_copy = _compare(table, other, min(lengths))
                 if is_copy:
+                    name = format_path(keys)
                     found[name] = min(float(difference), found.get(name, jnp.inf))
     return tuple(found.items())
 

@@ -337,14 +337,10 @@ def _edit_state(
 def _merge(
     shape: tuple[int, ...], axis: int, source: np.ndarray, old: jax.Array, new: jax.Array
 ) -> jax.Array:
-    """Return an array of a state with the old rows and new ones.
+    """Return an array of a state with its old rows, and with those that the optimizer makes anew.
 
-    Args:
-      shape: of the parameter that it belongs to.
-      axis: of the parameter that is the vocabulary; that of a statistic is found by its length.
-      source: see `_Plan`.
-      old: the array.
-      new: the same one as the optimizer makes it for the new parameter.
+    `shape` and `axis`, that of the vocabulary, are its parameter's; a statistic's axis is found by
+    its length.
     """
     is_whole = old.shape[-len(shape) :] == shape
     axes = [i for i, size in enumerate(old.shape) if size == shape[axis]]
