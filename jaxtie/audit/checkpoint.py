@@ -210,9 +210,9 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     for path in paths:
         check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
-        refuse_pointer(path)
         if path != given:
             check_link(path.parent, path)
+        refuse_pointer(path)
         found, own = READERS[path.suffix](path)
         metadata = own | metadata
         for tensor in found:
