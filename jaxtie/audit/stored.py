@@ -5,12 +5,9 @@ Files are memory-mapped where the format allows it.
 
 import contextlib
 import functools
-import lzma
 import math
 import mmap
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,20 +39,6 @@ KERAS_LIMIT = 2**26  # bytes of the configuration in a .keras file
 # Types that can be compared; eight bits need a scale.
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
-DAMAGE = (  # what zipfile, its decompressors, NumPy's header reader, h5py and TensorStore raise
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    OverflowError,
-    EOFError,
-    RuntimeError,
-    SyntaxError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    tokenize.TokenError,
-)
 
 
 @dataclass(frozen=True)
@@ -86,12 +69,12 @@ Stored = tuple[list[StoredTensor], dict[str, Any]]  # the tensors and the metada
 
 @contextlib.contextmanager
 def _readable(path: Path, format_name: str) -> Iterator[None]:
-    """Turn the errors that libraries raise for damaged files into a UserError."""
+    """Turn the errors of a dozen types that libraries raise for damaged files into a UserError."""
     try:
         yield
     except UserError:
         raise
-    except DAMAGE as error:
+    except Exception as error:
         raise UserError(
             f"{path}: cannot be read as {format_name}: truncated or damaged ({reason_of(error)})"
         ) from None
