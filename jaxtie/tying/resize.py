@@ -1,12 +1,12 @@
 """Change a vocabulary: its size, its ids, rows that begin anew; with the optimizer's state.
 
-Shapes: V tokens, K new tokens, D width.
+Shapes: V tokens, D width.
 """
 
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jaxtie.tying.tie import find
 from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
 Params = TypeVar("Params")
-NewRows = Literal["mean", "zeros"] | jax.Array
+NewRows = Literal["mean", "zeros"]
 Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
 
 
@@ -77,9 +77,7 @@ def resize(
         By default all; needed if a table has room for `size`.
       multiple: round V up to a multiple, for instance of the devices that share a table; the rows
         that this adds count as new.
-      new_rows: values of new rows, in both tables: the mean of the rows that stay, zeros, or an
-        array KxD, K = size - known; padding after them is 0. New entries of a bias are 0 for
-        "zeros", else its mean.
+      new_rows: values of new rows of both tables and of a bias: the mean of those that stay, or 0.
       input: path of the input table.
       output: path of the output table.
       transposed: whether the output table is D×V; inferred unless the table is square.
@@ -96,6 +94,8 @@ def resize(
         impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
     """
     trees.check_arrays("resize", params, opt_state)
+    if not isinstance(new_rows, str) or new_rows not in get_args(NewRows):
+        raise ValueError(f"new_rows is {new_rows!r}; expected {' or '.join(get_args(NewRows))}")
     found = find(params, input, output, transposed)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
     least = 1 if kept is None else len(kept)
@@ -211,18 +211,13 @@ def _apply(
 def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Places]:
     places: Places = {}
     for tables in found:
-        vocabulary, width = tables.shape[-2:]
+        vocabulary = tables.shape[-2]
         if plan.known is not None and plan.known > vocabulary:
             raise ValueError(
                 f"known = {plan.known}, but {format_path(tables.input)} has {vocabulary} rows;"
                 " expected the number of its rows that are tokens"
             )
         source = plan.source(vocabulary)
-        stay = int(np.sum(source >= 0))
-        if not isinstance(plan.new_rows, str) and stay < len(source):
-            expected = [(size - stay, width) for size in (plan.tokens, len(source))]
-            if jnp.shape(plan.new_rows) not in expected:
-                raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
         places[tables.input_now] = -2, source
         if tables.untied:
             places[tables.output] = -1 if trees.is_transposed(tables) else -2, source
@@ -232,21 +227,14 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
             places[bias] = -1, source
     for path, (axis, source) in places.items():
         if (entry := get(params, path)) is not None:
-            is_bias = path[-1] == "bias"  # which no row is given for
-            is_word = isinstance(plan.new_rows, str)
-            own = plan._replace(new_rows="mean") if is_bias and not is_word else plan
-            fill = partial(_fill, own, source, axis)
-            edit = lambda x, a=axis, s=source, fill=fill: _join(x, fill(x), s, a)  # noqa: E731
-            params = put(params, path, jax.tree.map(edit, entry))
+            params = put(params, path, jax.tree.map(partial(_renew, plan, source, axis), entry))
     return params, places
 
 
-def _fill(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
-    """Return the values of new rows, which broadcast to the new array."""
-    new_rows, is_new = plan.new_rows, source < 0
-    if not is_new.any() or (isinstance(new_rows, str) and new_rows == "zeros"):
-        return jnp.zeros((), array.dtype)
-    if isinstance(new_rows, str):
+def _renew(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
+    """Return an array with other rows, of which the new ones are as planned."""
+    fill = jnp.zeros((), array.dtype)
+    if np.any(source < 0) and plan.new_rows == "mean":
         ids = np.arange(array.shape[axis])
         stays = np.isin(ids, source) & (ids < (plan.known or len(ids)))
         if not stays.any():
@@ -254,11 +242,8 @@ def _fill(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.A
         where = None if stays.all() else _along(stays, array, axis)
         wide = jnp.promote_types(array.dtype, jnp.float32)
         mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
-        return mean.astype(array.dtype)
-    rows = jnp.asarray(new_rows, array.dtype)
-    fill = jnp.zeros((len(source), rows.shape[-1]), array.dtype)
-    fill = fill.at[np.flatnonzero(is_new)[: len(rows)]].set(rows)
-    return fill if axis == -2 else fill.T
+        fill = mean.astype(array.dtype)
+    return _join(array, fill, source, axis)
 
 
 def _along(mask: np.ndarray, array: jax.Array, axis: int) -> np.ndarray:
