@@ -59,14 +59,6 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
-    notes: tuple[str, ...] = ()  # of `_notes`
-
-    @property
-    def text(self) -> str:
-        """Describe the change in words."""
-        done = [f"stored {self.source} as {', '.join(self.add)}, too"] if self.add else []
-        done += [f"dropped {self.drop}"] if self.drop else []
-        return "; ".join([*done, *self.notes])
 
 
 def write_repaired(
@@ -79,12 +71,7 @@ def write_repaired(
 ) -> tuple[Audit, str]:
     """Write a repaired copy of a folder of safetensors, and audit it.
 
-    Args:
-      path: the checkpoint, which is not changed.
-      new: the folder to write; appears only when all of it is on the disk.
-      how: what to do.
-      names: as for `audit`.
-      progress: as for `audit`.
+    The folder `new` appears when all of it is on the disk. `names` and `progress`: see `audit`.
 
     Returns:
       The audit of the copy, and what was done.
@@ -103,11 +90,9 @@ def write_repaired(
     _check_head(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
-    plan = replace(plan, notes=tuple(_notes(found, plan, files)))
+    done = "; ".join(_report(found, plan, files))
     size = sum((folder / name).stat().st_size for name in files)
     size += found.embeddings.input.tensor.size * len(plan.add)
-    if plan.drop:
-        size -= found.checkpoint.tensors[plan.drop].size
     free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
     check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
@@ -132,7 +117,7 @@ def write_repaired(
         _flush(new.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return replace(result, checkpoint=replace(result.checkpoint, path=new)), plan.text
+    return replace(result, checkpoint=replace(result.checkpoint, path=new)), done
 
 
 def _check_paths(found: Audit, new: Path) -> None:
@@ -244,8 +229,12 @@ def _module(name: str) -> list[str]:
     return parts[-2:] if parts[-1] in LEAVES else parts[-1:]
 
 
-def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
-    """Yield the notes of the report: flags, further changes, losses, files left as they are."""
+def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
+    """Yield what is done: changes, flags, losses, files left as they are."""
+    if plan.add:
+        yield f"stored {plan.source} as {', '.join(plan.add)}, too"
+    if plan.drop:
+        yield f"dropped {plan.drop}"
     configuration = found.checkpoint.configuration
     comparison = found.comparison
     yield f"every flag says {'tied' if plan.tied else 'untied'}"
