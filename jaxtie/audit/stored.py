@@ -124,12 +124,7 @@ def from_mapped(path: Path) -> Stored:
 
 
 def from_npz(path: Path) -> Stored:
-    """Return the arrays of an .npz file; those that are not compressed are mapped.
-
-    Raises:
-      UserError: if the file is damaged, or an array holds Python objects, which would have to be
-        unpickled.
-    """
+    """Return the arrays of an .npz file; those that are not compressed are mapped."""
     with _readable(path, ".npz"), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         check(len(archive.infolist()) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
         return [
@@ -185,11 +180,7 @@ def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def from_keras_archive(path: Path) -> Stored:
-    """Return the datasets in a `.keras` file, and its configuration as metadata.
-
-    Raises:
-      UserError: if it is damaged, or its weights are compressed, as Keras does not do it.
-    """
+    """Return the datasets in a `.keras` file, and its configuration as metadata."""
     with _readable(path, ".keras"):
         archive = zipfile.ZipFile(path)  # stays open as long as the datasets in it
         weights = archive.getinfo("model.weights.h5")
@@ -206,12 +197,7 @@ def from_keras_archive(path: Path) -> Stored:
 def from_keras(path: Path, content: Any = None) -> Stored:
     """Return the datasets of an HDF5 file, as Keras writes it, under all their names.
 
-    Args:
-      path: the file.
-      content: the open file, if it is part of the one at `path`.
-
-    Raises:
-      UserError: if it is not an HDF5 file, is damaged, or points to other files.
+    `content`: the open file, if it is part of the one at `path`.
     """
     import h5py  # heavy
 

@@ -99,11 +99,6 @@ def is_empty(entry: Tree) -> bool:
     return not jax.tree.leaves(entry)
 
 
-def has_groups(params: Tree, state: Tree) -> bool:
-    """Return whether an optimizer has groups or masks."""
-    return any(part.group is not None for part in list_parts(params, state)[0])
-
-
 def find_unused_group(params: Tree, state: Tree) -> str | None:
     """Return the label of a group, or the key of a mask, that keeps moments of no parameter."""
     groups: dict[Path, list[Tree]] = {}

@@ -14,7 +14,7 @@ from flax.nnx.training.optimizer import to_opt_state
 
 from jaxtie.tying import head, trees
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.groups import edit_state, has_groups
+from jaxtie.tying.groups import edit_state, list_parts
 from jaxtie.tying.head import PARTS, EmbeddingSpec, Tree
 from jaxtie.tying.trees import Edit, How, Path, Place, Tables, format_path, get
 
@@ -131,11 +131,7 @@ def find_in_module(
     output: Place | None = None,
     transposed: bool | None = None,
 ) -> list[Tables]:
-    """Find a model's embeddings: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
-
-    Raises:
-      ValueError: if there is none, or several `nnx.Embed` and none is named.
-    """
+    """Find embeddings: by paths, else a model's `jaxtie.nnx.Embedding`s, else its `nnx.Embed`."""
     state = nnx.state(model)
     if input is not None and output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
@@ -308,7 +304,8 @@ def _edit_module(
     trained, opt_state = trained_trees(model, optimizer)
     found = [tables for tables in found if get(trained, tables.input_now) is not None]
     owns_state = isinstance(optimizer, nnx.Optimizer)
-    if tx is None and owns_state and has_groups(trained, opt_state):
+    parts = list_parts(trained, opt_state)[0]
+    if tx is None and owns_state and any(part.group is not None for part in parts):
         tx = optimizer.tx
     init = None
     if tx is not None:

@@ -159,11 +159,7 @@ def find_tables(
     output: Place | None = None,
     transposed: bool | None = None,
 ) -> list[Tables]:
-    """Find the embedding at these paths or, without paths, all that an `Embedding` created.
-
-    Raises:
-      ValueError: if there is none, or if two tables do not fit together.
-    """
+    """Find the embedding at these paths or, without paths, all that an `Embedding` created."""
     if input is not None and output is not None:
         return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
     if input is not None or output is not None:
