@@ -78,10 +78,6 @@ class _Candidate:
     def name(self) -> str:
         return self.tensor.name
 
-    @property
-    def ending(self) -> str:
-        return self.pattern.text if self.pattern else ""
-
 
 def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Candidate:
     packed = "" if tensor.is_values else tensor.stored
@@ -270,7 +266,7 @@ def _two_dimensional(tensors: Tensors) -> list[str]:
 
 def _side(candidate: _Candidate) -> str:
     """Return `encoder` or `decoder`, if the name says so; `shared` for a table of both."""
-    if candidate.ending == "shared":
+    if candidate.pattern and candidate.pattern.text == "shared":
         return "shared"
     parts = split_name(candidate.name)
     return next((side for side in ("decoder", "encoder") if side in parts[:-1]), "")
