@@ -114,8 +114,8 @@ def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embed
     try:
         return find_embeddings(checkpoint, names)
     except UserError as error:
-        also = "; ".join(text for _, text in index_texts(checkpoint))
-        raise UserError(f"{error}{'; ' if also else ''}{also}") from None
+        texts = [str(error), *(text for _, text in index_texts(checkpoint))]
+        raise UserError(f"{checkpoint.path}: {'; '.join(texts)}") from None
 
 
 def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     for role, copy in embeddings.copies:
         alike = [table for other, table in embeddings.copies if other == role]
         tables = [table.tensor.name for table in (main[role], *alike)]
-        check(_is_same(copy, main[role], progress), several_tables(tables, role, str(where)))
+        check(_is_same(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
     return tuple(
         table.tensor.name
         for table in embeddings.encoders
