@@ -274,15 +274,9 @@ def _renumber(embedding: Embedding, source: list[int], tokens: int) -> Embedding
     """Return the declaration of an embedding with other rows; see `jaxtie.tying.resize`."""
     spec, padding = embedding.spec, range(tokens, len(source))
     new_ids: dict = dict(zip(padding, padding)) | {old: new for new, old in enumerate(source)}
-
-    def renumber(rows: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(new_ids[row] for row in rows if row in new_ids))
-
-    untied, excluded = renumber(spec.untied_rows), renumber(spec.excluded_rows)
-    if hasattr(embedding, "output_rows") and len(untied) < len(spec.untied_rows):
-        raise ValueError("untied rows would go; expected other tokens")
+    excluded = tuple(sorted(new_ids[row] for row in spec.excluded_rows if row in new_ids))
     sizes: dict[str, Any] = {"vocabulary": len(source), "padding": new_ids.get(spec.padding)}
-    return dataclasses.replace(spec, untied_rows=untied, excluded_rows=excluded, **sizes)
+    return dataclasses.replace(spec, excluded_rows=excluded, **sizes)
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:

@@ -90,13 +90,15 @@ def resize(
       old one, an array of length V, -1 for tokens that are gone.
 
     Raises:
-      ValueError: if there is no embedding; if `known` is missing where a table has room; if ids are
-        impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
+      ValueError: if there is no embedding, or one has `untied_rows`; if `known` is missing where a
+        table has room; if ids are impossible; if the state does not fit `tx`; if devices cannot
+        share the table evenly.
     """
     trees.check_arrays("resize", params, opt_state)
     if not isinstance(new_rows, str) or new_rows not in get_args(NewRows):
         raise ValueError(f"new_rows is {new_rows!r}; expected {' or '.join(get_args(NewRows))}")
     found = find(params, input, output, transposed)
+    trees.refuse_own_rows(found)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
     least = 1 if kept is None else len(kept)
     tokens = (0 if kept is None else least) if size is None else size
@@ -155,6 +157,7 @@ def reset_rows(
         raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
     trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
+    trees.refuse_own_rows(found)
     anew = _check_ids("ids", ids, found, known)
 
     def source(vocabulary: int) -> np.ndarray:
@@ -169,7 +172,6 @@ def _check_ids(
 ) -> np.ndarray:
     """Return ids as an array; ValueError unless every table has these rows, once."""
     chosen = np.array([operator.index(row) for row in ids], int)
-    trees.refuse_own_rows(found)
     sizes = [tables.shape[-2] for tables in found]
     end = min(sizes if known is None else [known, *sizes])
     rows, counts = np.unique(chosen, return_counts=True)

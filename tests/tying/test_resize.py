@@ -411,7 +411,7 @@ def test_an_nnx_embedding_knows_its_new_ids():
     partly = jaxtie.nnx.Embedding(8, D, True, untied_rows=(1, 6), rngs=nnx.Rngs(0))
     table = partly.input
     for change, options in ((resize, {"size": 4}), (resize, {"keep": [1, 6]})):
-        with pytest.raises(ValueError, match=r"expected an embedding|expected other tokens"):
+        with pytest.raises(ValueError, match="expected an embedding without"):
             change(partly, (), **options)
         assert partly.input is table and table.shape == (8, D) and partly.spec.vocabulary == 8
     linear = WAYS["nnx-linear"]()
