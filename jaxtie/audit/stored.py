@@ -72,7 +72,7 @@ def _readable(path: Path, format_name: str) -> Iterator[None]:
     """Turn the errors of a dozen types that libraries raise for damaged files into a UserError."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:
         raise UserError(
