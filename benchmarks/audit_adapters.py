@@ -103,7 +103,7 @@ def judge(folder: Path) -> None:
             gap = json.loads((place / "gap.json").read_text())
             try:
                 found = audit(place / "base", adapter=place / "adapter")
-                status, text = found.status, found.verdict.main.text
+                status, text = found.status, found.main.text
             except UserError as error:
                 status, text = 2, str(error)
             is_fault = not gap <= TOLERANCE

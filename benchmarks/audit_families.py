@@ -387,7 +387,7 @@ def is_offered(path: Path) -> bool:
     from jaxtie.audit.knowledge import NAMES, is_transform
 
     found = audit(path)
-    has_more = any(map(is_transform, found.checkpoint.tensors)) or found.verdict.embeddings.biases
+    has_more = any(map(is_transform, found.checkpoint.tensors)) or found.embeddings.biases
     kind, kinds = found.checkpoint.configuration.model_type, NAMES["kinds"]
     return kind not in kinds["changed"] and (not has_more or kind in kinds["reloaded"])
 
@@ -417,7 +417,7 @@ class Place:
         """Return whether the flags of a variant say tied and its tables differ."""
         from jaxtie.audit.audit import audit
 
-        return audit(self.path / name).verdict.findings[0].code == "tied-but-different"
+        return audit(self.path / name).findings[0].code == "tied-but-different"
 
     def judge_copy(self, copy: str) -> str:
         """Return whether a repaired copy has the logits of its source, saved or reloaded."""
@@ -440,7 +440,7 @@ class Place:
             result = audit(self.path / name)
         except UserError as error:
             return "unreadable", str(error)
-        text = result.verdict.main.text
+        text = result.main.text
         if faults := self.faults(name):
             return "right" if result.status else "missed", f"at fault in {faults}: {text}"
         # A version that reads the plain save otherwise is a witness for an alarm, not against it.
@@ -518,7 +518,7 @@ def condensed(place: Place, name: str) -> dict[str, Any]:
         "config": small_config(json.loads((place.path / name / "config.json").read_text())),
         "tensors": tensors,
         "small": small,
-        "wrong": sorted({one.code for one in found.verdict.findings if one.level == "wrong"}),
+        "wrong": sorted({one.code for one in found.findings if one.level == "wrong"}),
         "at fault in": place.faults(name),
     }
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
-from jaxtie.audit.flags import read_json
+from jaxtie.audit.checkpoint import PICKLES, check_link, refuse_pickle
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
-from jaxtie.audit.stored import StoredTensor, from_safetensors
+from jaxtie.audit.stored import StoredTensor, from_mapped, refuse_pointer
 from jaxtie.config import check
 
 # Parts that PEFT appends to a module's name.
@@ -25,7 +24,7 @@ class Adapter:
     input: tuple[str, ...]  # names of the tensors that train the input embedding
     output: tuple[str, ...]  # likewise
     is_whole: bool  # whether it stores whole tables, not LoRA factors
-    is_same: bool | None  # whether it trains both sides alike; None if it does not have both
+    is_same: bool  # whether it stores both tables, and they are the same
     is_tokens: bool  # whether it trains chosen tokens only (`trainable_token_indices` of PEFT)
     rows: tuple[int, ...]  # vocabulary of each table, and of each LoRA of one
 
@@ -45,23 +44,21 @@ def read_adapter(folder: Path) -> Adapter:
         weights.is_file(),
         f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
     )
-    config = folder / "adapter_config.json"
-    for path in filter(Path.is_file, (weights, config)):
-        link_target(folder, path)
-    if config.is_file():
-        read_json(config)
-    tensors, _ = from_safetensors(weights)
-    inputs, outputs = (
-        [tensor for tensor in tensors if _trains(tensor.name, patterns)]
-        for patterns in (INPUTS, OUTPUTS)
-    )
+    check_link(folder, weights)
+    refuse_pointer(weights)
+    tensors, _ = from_mapped(weights)
+    sides = [[one for one in tensors if _trains(one.name, group)] for group in (INPUTS, OUTPUTS)]
+    inputs, outputs = ([one for one in side if _leaf(one) != "base_layer"] for side in sides)
+    every = [one for side in sides for one in side]
+    is_whole = all(_leaf(one) in ("table", "modules_to_save") for one in every)
+    is_same = is_whole and bool(inputs and outputs) and all(one.is_values for one in every)
     return Adapter(
-        tuple(tensor.name for tensor in inputs if _leaf(tensor) != "base_layer"),
-        tuple(tensor.name for tensor in outputs if _leaf(tensor) != "base_layer"),
-        all(_leaf(tensor) in ("table", "modules_to_save") for tensor in (*inputs, *outputs)),
-        _is_same(inputs, outputs),
-        all("trainable_tokens" in tensor.name for tensor in inputs),
-        tuple(dict.fromkeys(rows for one in (*inputs, *outputs) for rows in _rows(one))),
+        tuple(one.name for one in inputs),
+        tuple(one.name for one in outputs),
+        is_whole,
+        is_same and len({(one.shape, one.read(...).tobytes()) for one in every}) == 1,
+        all("trainable_tokens" in one.name for one in sides[0]),
+        tuple(dict.fromkeys(rows for one in every for rows in _rows(one))),
     )
 
 
@@ -83,26 +80,3 @@ def _rows(tensor: StoredTensor) -> list[int]:
     axis = {"lora_embedding_A": 1, "lora_B": 0, "table": 0, "base_layer": 0, "modules_to_save": 0}
     at = axis.get(_leaf(tensor))
     return [] if at is None or len(tensor.shape) != 2 else [tensor.shape[at]]
-
-
-def _is_same(inputs: Sequence[StoredTensor], outputs: Sequence[StoredTensor]) -> bool | None:
-    """Return whether both sides hold the same values; those of a LoRA are transposed.
-
-    A base layer says nothing: PEFT stores it with any LoRA.
-    """
-    pairs = {"lora_B": "lora_embedding_A", "lora_A": "lora_embedding_B"}
-    ours, theirs = (
-        {_leaf(tensor): tensor for tensor in side if _leaf(tensor) != "base_layer"}
-        for side in (inputs, outputs)
-    )
-    if not ours or not theirs:
-        return None
-    for leaf, tensor in theirs.items():
-        like = ours.get(pairs.get(leaf, leaf))
-        if like is None or not (tensor.is_values and like.is_values):
-            return False
-        first, second = like.read(...), tensor.read(...)
-        first = first.T if leaf in pairs else first
-        if first.shape != second.shape or first.tobytes() != second.tobytes():
-            return False
-    return len(ours) == len(theirs)

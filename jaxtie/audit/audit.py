@@ -16,17 +16,18 @@ from jaxtie.results.tables import json_numbers
 
 
 @dataclass(frozen=True)
-class ModelVerdict:
-    """The verdict on one model."""
+class Audit:
+    """A checkpoint and the verdict on its model."""
 
+    checkpoint: Checkpoint
     embeddings: Embeddings
     findings: tuple[Finding, ...]  # the one about tying first
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
 
     @property
-    def is_consistent(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(finding.level != "wrong" for finding in self.findings)
+    def status(self) -> int:
+        """The exit status: 0 consistent, 1 inconsistent."""
+        return int(any(finding.level == "wrong" for finding in self.findings))
 
     @property
     def main(self) -> Finding:
@@ -35,34 +36,34 @@ class ModelVerdict:
             (finding for finding in self.findings if finding.level == "wrong"), self.findings[0]
         )
 
-    @property
-    def saved(self) -> int:
-        """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
-        last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
-        none = ("no-head", "lone", "no-input", "untied-but-once")
-        is_none = self.findings[0].code in none
-        is_other = last.width != first.width or self.embeddings.is_draft
-        return 0 if is_none or is_other else last.tensor.size
-
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        embeddings, comparison = self.embeddings, None
+        """Return plain values for JSON; numbers that are not finite become None."""
+        embeddings, comparison, is_consistent = self.embeddings, None, self.status == 0
         if self.comparison:
             comparison = dataclasses.asdict(self.comparison)
             ids = comparison.pop("differing")
             comparison |= {"differing rows": len(ids), "differing runs": runs_of(ids)}
-        return {
-            "consistent": self.is_consistent,
-            "cause": None if self.is_consistent else self.main.code,
+        model = {
+            "consistent": is_consistent,
+            "cause": None if is_consistent else self.main.code,
             "verdict": self.main.text,
             "fix": self.main.fix,
             "input": _table_dict(embeddings.input),
             "output": _table_dict(embeddings.output) if embeddings.output else None,
             "bias": embeddings.biases[0].name if embeddings.biases else None,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "bytes saved by tying": self.saved,
             "comparison": comparison,
         }
+        checkpoint = self.checkpoint
+        return json_numbers(
+            {
+                "path": str(checkpoint.path),
+                "format": checkpoint.format,
+                "status": self.status,
+                "flags": [flag.text for flag in checkpoint.configuration.flags],
+                "models": [model],
+            }
+        )
 
 
 def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
@@ -74,32 +75,6 @@ def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
         "width": table.width,
         "transposed": table.transposed,
     }
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A checkpoint and the verdict on its model."""
-
-    checkpoint: Checkpoint
-    verdict: ModelVerdict
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 consistent, 1 inconsistent."""
-        return int(not self.verdict.is_consistent)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; numbers that are not finite become None."""
-        return json_numbers(
-            {
-                "path": str(self.checkpoint.path),
-                "format": self.checkpoint.format,
-                "links lead to": str(self.checkpoint.linked) if self.checkpoint.linked else None,
-                "status": self.status,
-                "flags": [flag.text for flag in self.checkpoint.configuration.flags],
-                "models": [self.verdict.as_dict()],
-            }
-        )
 
 
 def audit(
@@ -132,21 +107,15 @@ def audit(
     before = _old_table(old, embeddings.input, names) if old else None
     facts = _gather(checkpoint, embeddings, before, trained, progress)
     findings = findings_of(facts, allowed)
-    return Audit(checkpoint, ModelVerdict(embeddings, findings, facts.comparison))
+    return Audit(checkpoint, embeddings, findings, facts.comparison)
 
 
 def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embeddings:
     try:
-        return find_embeddings(
-            checkpoint.tensors,
-            checkpoint.configuration,
-            str(checkpoint.path),
-            names,
-            aliases=checkpoint.aliases,
-        )
+        return find_embeddings(checkpoint, names)
     except UserError as error:
-        also = "; ".join(text for _, text in index_texts(checkpoint))
-        raise UserError(f"{error}{'; ' if also else ''}{also}") from None
+        texts = [str(error), *(text for _, text in index_texts(checkpoint))]
+        raise UserError(f"{checkpoint.path}: {'; '.join(texts)}") from None
 
 
 def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
@@ -156,13 +125,10 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
       UserError: if a further table of the input or of the output embedding differs.
     """
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
-    for copy in embeddings.copies:
-        alike = [one.table for one in embeddings.copies if one.role == copy.role]
-        tables = [table.tensor.name for table in (main[copy.role], *alike)]
-        check(
-            _is_same(copy.table, main[copy.role], progress),
-            several_tables(tables, copy.role, str(where)),
-        )
+    for role, copy in embeddings.copies:
+        alike = [table for other, table in embeddings.copies if other == role]
+        tables = [table.tensor.name for table in (main[role], *alike)]
+        check(_is_same(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
     return tuple(
         table.tensor.name
         for table in embeddings.encoders

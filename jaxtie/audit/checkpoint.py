@@ -19,12 +19,11 @@ from jaxtie.audit.headers import is_count
 from jaxtie.audit.knowledge import is_gguf_encoder
 from jaxtie.audit.stored import (
     StoredTensor,
-    from_gguf,
     from_keras,
     from_keras_archive,
+    from_mapped,
     from_npz,
     from_orbax,
-    from_safetensors,
     is_orbax,
     refuse_pointer,
 )
@@ -37,7 +36,7 @@ ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
 UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
 FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
 FORMATS |= {".gguf": "GGUF", ".keras": "Keras"}
-READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".gguf": from_gguf}
+READERS = {".safetensors": from_mapped, ".npz": from_npz, ".gguf": from_mapped}
 READERS |= {".h5": from_keras, ".hdf5": from_keras, ".keras": from_keras_archive}
 EXPECTED_FORMATS = "expected .safetensors, .npz, .keras, .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
@@ -61,7 +60,6 @@ class Checkpoint:
     architecture: str = ""  # `general.architecture` of a GGUF
     tokens: int | None = None  # of its list of tokens
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
-    linked: Path | None = None  # the folder that its files are links to
     untied: bool = False  # whether --untie has copied one embedding
 
 
@@ -120,21 +118,14 @@ def _find_in_cache(path: Path) -> Path:
     return max(snapshots.iterdir(), key=lambda one: one.stat().st_mtime, default=path)
 
 
-def link_target(folder: Path, path: Path) -> Path | None:
-    """Return the folder of a Hugging Face cache that a file is a link to; None if it is no link.
-
-    Raises:
-      UserError: if it leaves the folder and is not of the same cache.
-    """
+def check_link(folder: Path, path: Path) -> None:
+    """Raise UserError if a file is a link that leaves the folder and its Hugging Face cache."""
     real, home = path.resolve(), folder.resolve()
-    if real.is_relative_to(home):
-        return None
     caches = [place.parent / "blobs" for place in home.parents if place.name == "snapshots"]
     check(
-        real.parent in caches,
+        real.is_relative_to(home) or real.parent in caches,
         f"{path}: is a link that leaves the folder, to {real}; give that file or its folder",
     )
-    return real.parent
 
 
 def _only_adapter(folder: Path) -> str:
@@ -216,12 +207,12 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     """Open files of one format."""
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, Any] = {}
-    linked = None
     for path in paths:
         check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
         if path != given:
-            linked = link_target(path.parent, path) or linked
+            check_link(path.parent, path)
+        refuse_pointer(path)
         found, own = READERS[path.suffix](path)
         metadata = own | metadata
         for tensor in found:
@@ -233,7 +224,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     folder = given if given.is_dir() else given.parent
     config = find_configuration(folder)
     if given.is_dir() and config:
-        link_target(folder, config)
+        check_link(folder, config)
     if paths[0].suffix == ".keras":
         configuration = _configuration_of_keras(metadata, paths[0])
     else:
@@ -254,7 +245,6 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
             for name, kept in metadata.items()
             if isinstance(kept, str) and kept in tensors and name not in tensors
         },
-        linked=linked,
         untied=UNTIED in metadata,
     )
 
@@ -278,7 +268,7 @@ def _configuration_of_keras(content: dict[str, Any], path: Path) -> Configuratio
 
 def _open_sharded(index: Path) -> Checkpoint:
     check_path(index)
-    link_target(index.parent, index)
+    check_link(index.parent, index)
     listed: Any = read_json(index).get("weight_map")
     check(
         isinstance(listed, dict)
@@ -324,7 +314,7 @@ def _step_number(path: Path) -> int:
 def _open_orbax(item: Path, given: Path) -> Checkpoint:
     for path in item.rglob("*"):
         if path.is_symlink():
-            link_target(item, path)
+            check_link(item, path)
     check(
         item.name != "members" or not (item.parent / "config").is_dir(),
         f"{given}: is a run of jaxtie, with a model for each seed; audit reads one checkpoint."

@@ -3,15 +3,16 @@
 import contextlib
 import difflib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import MAIN, Checkpoint, whole
+from jaxtie.audit.audit import Audit, audit
+from jaxtie.audit.checkpoint import MAIN, whole
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
@@ -77,8 +78,7 @@ unreadable.
   --flags            with --write: keep the embeddings; every flag, and the index, say what is
                      stored
   --allow CAUSE,...  causes, as --json names them, that leave a checkpoint consistent
-  --verbose          of one PATH: print every finding, how each loader behaves, and the bytes that
-                     tying saves
+  --verbose          of one PATH: print every finding, and how each loader behaves
   --json             print JSON: a schema with a version, and the finding that set each status
   --quiet            show no progress
 """
@@ -98,24 +98,15 @@ unreadable.
 
 
 class _Progress:
-    """Print a line of progress now and then; on a terminal, overwrite it."""
+    """Print a line of progress now and then."""
 
     def __init__(self, quiet: bool):
-        self._quiet, self._live = quiet, sys.stderr.isatty()
-        self._shown = time.monotonic()
+        self._next = math.inf if quiet else time.monotonic() + SECONDS
 
     def __call__(self, what: str, done: int, count: int) -> None:
-        now = time.monotonic()
-        if self._quiet or now - self._shown < (0.2 if self._live else SECONDS):
-            return
-        self._shown = now
-        start, end = ("\r\033[K", "") if self._live else ("", "\n")
-        line = f"{start}{what}: {done:,} of {count:,}"
-        print(line, end=end, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._live and not self._quiet:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS
+            print(f"{what}: {done:,} of {count:,}", file=sys.stderr, flush=True)
 
 
 def main_audit(arguments: Sequence[str] | None = None) -> int:
@@ -134,16 +125,29 @@ def _run(options: AuditOptions) -> int:
     check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
     if (how := _how(options)) and options.write:
         return _write(options.paths[0], options.write, how, options)
-    with contextlib.closing(_Progress(options.quiet)) as progress:
-        results = [_audit(path, options, progress) for path in options.paths]
-    if isinstance(results[0], str) and count == 1:
-        raise UserError(results[0])
-    status = max(map(_status, results))
+    progress = _Progress(options.quiet)
+    results = [_audit(path, options, progress) for path in options.paths]
+    first, pairs = results[0], list(zip(options.paths, results, strict=True))
+    if isinstance(first, str) and count == 1:
+        raise UserError(first)
+    status = max(UNREADABLE if isinstance(one, str) else one.status for one in results)
     if options.json:
-        found = [_as_dict(*pair) for pair in zip(options.paths, results, strict=True)]
+        found = [
+            {"path": str(path), "status": UNREADABLE, "error": one}
+            if isinstance(one, str)
+            else one.as_dict()
+            for path, one in pairs
+        ]
         print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
+    elif isinstance(first, Audit) and count == 1:
+        print("\n".join(lines_of(first, verbose=options.verbose)))
     else:
-        print("\n".join(_lines(options, results)))
+        width = max(len(escape(str(path))) for path in options.paths)
+        for path, one in pairs:
+            own = escape(str(path))
+            text = one.removeprefix(f"{own}: ") if isinstance(one, str) else one.main.text
+            word = WORDS[UNREADABLE] if isinstance(one, str) else _word(one)
+            print(f"{word:<12}  {own:<{width}}  {escape(text)}")
     return status
 
 
@@ -168,8 +172,8 @@ def _how(options: AuditOptions) -> How | None:
 
 
 def _write(path: Path, new: Path, how: How, options: AuditOptions) -> int:
-    with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
-        names = (options.input, options.output)
+    names, progress = (options.input, options.output), _Progress(options.quiet)
+    with _last_resort(path):
         result, done = write_repaired(path, new, how, names=names, progress=progress)
     print(f"wrote    {escape(f'{new}: {done}')}")
     print("\n".join(lines_of(result, verbose=options.verbose)))
@@ -204,64 +208,39 @@ def _last_resort(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: {reason}; please report it") from None
 
 
-def _status(result: Audit | str) -> int:
-    return UNREADABLE if isinstance(result, str) else result.status
-
-
-def _as_dict(path: Path, result: Audit | str) -> dict[str, Any]:
-    if isinstance(result, str):
-        return {"path": str(path), "status": UNREADABLE, "error": result}
-    return result.as_dict()
-
-
-def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[str]:
-    """Yield the report on one checkpoint, or a line for each of several."""
-    (first, *others), paths = results, [escape(str(path)) for path in options.paths]
-    if isinstance(first, Audit) and not others:
-        yield from lines_of(first, verbose=options.verbose)
-        return
-    width = max(map(len, paths))
-    for path, result in zip(paths, results, strict=True):
-        texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
-        if isinstance(result, Audit):
-            texts = [result.verdict.main.text]
-        word = WORDS[UNREADABLE] if isinstance(result, str) else _word(result.verdict)
-        yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
-
-
 def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines of the report, the verdict first."""
-    yield from map(escape, _verdict_lines(found.checkpoint, found.verdict))
+    yield from map(escape, _verdict_lines(found))
     if verbose:
-        yield from map(escape, _other_lines(found.checkpoint, found.verdict))
+        yield from map(escape, _other_lines(found))
 
 
-def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
+def _verdict_lines(found: Audit) -> Iterator[str]:
     """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
-    main, embeddings = verdict.main, verdict.embeddings
-    yield f"{_word(verdict).capitalize()}. {main.text}"
+    main, embeddings = found.main, found.embeddings
+    yield f"{_word(found).capitalize()}. {main.text}"
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
-    if checkpoint.configuration.flags:
-        flags = "; ".join(flag.text for flag in checkpoint.configuration.flags)
+    if found.checkpoint.configuration.flags:
+        flags = "; ".join(flag.text for flag in found.checkpoint.configuration.flags)
     yield f"flags    {flags}"
     if main.fix:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
     loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
     if harmful := [name for name in loaders if name not in SOUND]:
         yield f"loaders  {'; '.join(harmful)}"
-    for finding in verdict.findings:
+    for finding in found.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""
             word = "allowed" if finding.level == "allowed" else "also"
             yield f"{word:<8} {finding.text}{to_do}"
 
 
-def _word(verdict: ModelVerdict) -> str:
+def _word(found: Audit) -> str:
     """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
-    is_unknown = verdict.is_consistent and verdict.main.code == "packed"
-    return "not known" if is_unknown else WORDS[int(not verdict.is_consistent)]
+    is_unknown = found.status == 0 and found.main.code == "packed"
+    return "not known" if is_unknown else WORDS[found.status]
 
 
 def _is_shown(finding: Finding) -> bool:
@@ -269,21 +248,16 @@ def _is_shown(finding: Finding) -> bool:
     return finding.level in ("wrong", "allowed") or finding.code in ("adapter", "against")
 
 
-def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
-    """Yield what is left: notes, what each loader does, files, bytes."""
-    for finding in verdict.findings:
-        if finding is not verdict.main and not _is_shown(finding):
+def _other_lines(found: Audit) -> Iterator[str]:
+    """Yield what is left: notes, what each loader does, biases."""
+    for finding in found.findings:
+        if finding is not found.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"
-    loaders = [line for finding in verdict.findings for line in finding.loaders]
+    loaders = [line for finding in found.findings for line in finding.loaders]
     for line in dict.fromkeys(loaders):
         yield f"loader   {line}"
-    if checkpoint.linked:
-        yield f"links    to {checkpoint.linked}"
-    for bias in verdict.embeddings.biases:
+    for bias in found.embeddings.biases:
         yield f"bias     {bias.name}"
-    if verdict.saved:
-        verb = "saves" if verdict.embeddings.output else "has saved"
-        yield f"cost     tying {verb} {verdict.saved:,} bytes"
 
 
 def _describe(table: EmbeddingTable) -> str:

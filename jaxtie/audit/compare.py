@@ -1,15 +1,13 @@
-"""Compare two embedding tables row by row, exactly, and count zeros, repeats, NaN and infinities.
+"""Compare two embedding tables row by row, exactly, and count zeros, NaN and infinities.
 
 Tables are read a block of rows at a time.
 """
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
 import ml_dtypes
@@ -170,19 +168,13 @@ def _by_blocks(
     """Call `read` with blocks of `count` rows, some at once; yield the results in order."""
     row_bytes = table.width * table.tensor.size // math.prod(table.tensor.shape)
     size = max(1, BLOCK_BYTES // row_bytes)
-    affinity = getattr(os, "sched_getaffinity", None)
-    workers = min(WORKERS, len(affinity(0))) if affinity else WORKERS
-    blocks = [(start, min(start + size, count)) for start in range(0, count, size)]
-    with ThreadPoolExecutor(workers) as pool:
-        # Submit only as many blocks as there are workers, so that memory stays small.
-        submitted = ((stop, pool.submit(read, start, stop)) for start, stop in blocks)
-        waiting = list(islice(submitted, workers))
-        while waiting:
-            stop, future = waiting.pop(0)
-            result = future.result()
-            waiting += islice(submitted, 1)
-            progress(what, stop, count)
-            yield result
+    starts = range(0, count, size)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for i in range(0, len(starts), WORKERS):  # so few at once that memory stays small
+            stops = [min(start + size, count) for start in starts[i : i + WORKERS]]
+            for stop, result in zip(stops, pool.map(read, starts[i:], stops)):
+                progress(what, stop, count)
+                yield result
 
 
 @np.errstate(all="ignore")
@@ -234,9 +226,3 @@ def _compare_rows(
         return equal, signs, 0.0
     gap = np.abs(a[~equal].astype(np.float32) * np.float32(scale) - b[~equal].astype(np.float32))
     return equal, signs, float(np.max(gap, initial=0.0, where=np.isfinite(gap)))
-
-
-def count_repeated(facts: RowFacts) -> tuple[int, int]:
-    """Return how many nonzero rows occur more than once, and how often the commonest does."""
-    counts = np.unique(facts.digest_V[~facts.zero_V], return_counts=True)[1]
-    return int(counts[counts > 1].sum()), int(counts.max(initial=0))

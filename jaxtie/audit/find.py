@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from jaxtie.audit.flags import Configuration
+from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.knowledge import (
     INPUTS,
     NAMES,
@@ -49,14 +49,6 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """A further table of the input or of the output embedding; another model's if it differs."""
-
-    role: Role
-    table: EmbeddingTable
-
-
-@dataclass(frozen=True)
 class Embeddings:
     """The embeddings of a model."""
 
@@ -66,7 +58,8 @@ class Embeddings:
     packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
     has_encoder: bool  # whether the model has a text encoder besides the decoder
     encoders: tuple[EmbeddingTable, ...] = ()  # tables of an encoder, or of a decoder's copy
-    copies: tuple[Copy, ...] = ()
+    # further tables of the input or of the output embedding; another model's if they differ
+    copies: tuple[tuple[Role, EmbeddingTable], ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
     alias: str = ""  # the name that the file gives to the same tensor in the other role
     is_draft: bool = False  # whether the head predicts some tokens only, as in a draft model
@@ -85,10 +78,6 @@ class _Candidate:
     def name(self) -> str:
         return self.tensor.name
 
-    @property
-    def ending(self) -> str:
-        return self.pattern.text if self.pattern else ""
-
 
 def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Candidate:
     packed = "" if tensor.is_values else tensor.stored
@@ -99,144 +88,116 @@ def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Can
 
 
 def find_embeddings(
-    tensors: Tensors,
-    configuration: Configuration,
-    where: str,
-    names: tuple[str | None, str | None] = (None, None),
-    *,
-    aliases: Mapping[str, str] = {},
+    checkpoint: Checkpoint, names: tuple[str | None, str | None] = (None, None)
 ) -> Embeddings:
-    """Find the embeddings among a model's tensors.
+    """Find the embeddings among a model's tensors; where names do not decide, sizes do.
 
     Args:
-      tensors: by name.
-      configuration: its vocabulary sizes decide where names do not.
-      where: the checkpoint, for errors.
+      checkpoint: with the tensors.
       names: tensors to take as input and output embedding; None to find them.
-      aliases: further names of tensors, as a file's metadata list them.
 
     Raises:
       UserError: if there is no embedding, several tensors may be meant, a given name does not
         exist, a table is not 2-D, or the widths differ.
     """
+    tensors, configuration = checkpoint.tensors, checkpoint.configuration
     sizes = set(configuration.vocabularies)
-    inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
+    inputs = _named(tensors, names[0], "--input") or _find_inputs(tensors, sizes)
     if configuration.fixed and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
         heads = [one for one in _matching(tensors, OUTPUTS) if _side(one) == "decoder"]
         inputs = heads + inputs
-    second = _named(tensors, names[1], "--output", where)
+    second = _named(tensors, names[1], "--output")
     if not inputs and not names[1]:
-        return _find_only_head(tensors, configuration, aliases, where)
-    check(bool(inputs), _no_input(tensors, where))
+        return _find_only_head(checkpoint)
+    check(bool(inputs), _no_input(tensors))
     first, *others = inputs
-    table = _oriented(first, sizes, where)
-    second = second or _find_outputs(tensors, table, inputs, where)
+    table = _oriented(first, sizes)
+    second = second or _find_outputs(tensors, table, inputs)
     output = None
     if second:
         known = sizes | {table.vocabulary}
-        output = _oriented(second[0], known, where, like=table)
+        output = _oriented(second[0], known, like=table)
         is_untied = not configuration.claim and output.vocabulary == table.vocabulary
         check(
             bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
-            f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
+            f"widths differ: {first.name} has width {table.width}, {second[0].name} width"
             f" {output.width}, so one of them is not an embedding of this model; name the"
             " embeddings with --input and --output",
         )
+    last = output or table
     roles = {"input": first, "output": second[0] if second else None}
     is_packed = bool(second and second[0].packed)  # its shape is not that of its values
-    same = [name for name, kept in aliases.items() if kept == first.name]
+    same = [name for name, kept in checkpoint.aliases.items() if kept == first.name]
     alias = next((name for name in same if match_name(name, OUTPUTS)), "")
+    further: list[tuple[Role, EmbeddingTable]] = []
+    if not _side(first):
+        further += [("input", EmbeddingTable(one.tensor, table.transposed)) for one in others]
+    further += [("output", EmbeddingTable(one.tensor, last.transposed)) for one in second[1:]]
     return Embeddings(
         table,
         output,
-        _find_biases(tensors, (output or table).vocabulary),
+        _find_biases(tensors, last.vocabulary),
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors, table.tensor.name),
-        tuple(_oriented(other, sizes, where) for other in others if _side(first)),
-        (
-            *(Copy("input", _like(table, one)) for one in others if not _side(first)),
-            *(Copy("output", _like(output or table, one)) for one in second[1:]),
-        ),
+        tuple(_oriented(other, sizes) for other in others if _side(first)),
+        tuple(further),
         alias="" if output else alias,
-        is_draft=not is_packed and _is_draft(tensors, configuration, table, output),
+        is_draft=not is_packed and _is_draft(checkpoint, table, output),
     )
 
 
-def _find_only_head(
-    tensors: Tensors,
-    configuration: Configuration,
-    aliases: Mapping[str, str],
-    where: str,
-) -> Embeddings:
+def _find_only_head(checkpoint: Checkpoint) -> Embeddings:
     """Return the only table, which is stored under the name of a head."""
+    tensors, configuration = checkpoint.tensors, checkpoint.configuration
+    aliases = checkpoint.aliases
     found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
     alias = next((name for name in aliases if match_name(name, INPUTS)), "")
     if alias:
         last = "".join(split_name(aliases[alias])[-1:])
         found = [_candidate(tensors[aliases[alias]], None, last)]
-    check(bool(found), _no_input(tensors, where))
-    _check_unique(found, "output", where)
+    check(bool(found), _no_input(tensors))
+    _check_unique(found, "output")
     sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
-    table = _oriented(found[0], sizes, where)
+    table = _oriented(found[0], sizes)
     packed = {"input": found[0].packed} if found[0].packed else {}
-    is_draft = _is_draft(tensors, configuration, table, table)
+    is_draft = _is_draft(checkpoint, table, table)
     others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
         is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
         for name in others
     )  # else that may be an input embedding with a name of its own
-    check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors, where))
+    check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors))
+    biases = _find_biases(tensors, table.vocabulary)
     return Embeddings(
-        table,
-        None,
-        _find_biases(tensors, table.vocabulary),
-        packed,
-        False,
-        only_head=True,
-        alias=alias,
-        is_draft=is_draft,
+        table, None, biases, packed, False, only_head=True, alias=alias, is_draft=is_draft
     )
 
 
-def _no_input(tensors: Tensors, where: str) -> str:
+def _no_input(tensors: Tensors) -> str:
     names = sorted(_two_dimensional(tensors), key=lambda name: "emb" not in name.lower())
     shown = ", ".join(map(repr, names[:SHOWN])) or "none"
-    return (
-        f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
-        f" {shown}"
-    )
+    return f"found no input embedding by its name; give --input; tensors of two dimensions: {shown}"
 
 
-def _is_draft(
-    tensors: Tensors,
-    configuration: Configuration,
-    table: EmbeddingTable,
-    output: EmbeddingTable | None,
-) -> bool:
+def _is_draft(checkpoint: Checkpoint, table: EmbeddingTable, output: EmbeddingTable | None) -> bool:
     """Return whether a head predicts some tokens only.
 
     EAGLE-3 stores which ones as `d2t` and `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
     if output is None or (output is not table and output.vocabulary >= table.vocabulary):
         return False
-    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in tensors)
+    has_map = any(split_name(name)[-1:] in (["d2t"], ["t2d"]) for name in checkpoint.tensors)
     is_small = output is not table and 2 * output.vocabulary < table.vocabulary
-    return has_map or is_small or configuration.draft_vocabulary == output.vocabulary
+    return has_map or is_small or checkpoint.configuration.draft_vocabulary == output.vocabulary
 
 
-def _like(table: EmbeddingTable, other: _Candidate) -> EmbeddingTable:
-    return EmbeddingTable(other.tensor, table.transposed)
-
-
-def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:
+def _named(tensors: Tensors, name: str | None, option: str) -> list[_Candidate]:
     if name is None:
         return []
     if name not in tensors:
         near = difflib.get_close_matches(name, tensors, 5, 0.3) or list(tensors)[:5]
-        raise UserError(
-            f"{option} {name!r}: {where} has no such tensor; nearest: {', '.join(map(repr, near))}"
-        )
+        raise UserError(f"{option} {name!r}: no such tensor; nearest: {', '.join(map(repr, near))}")
     last = "".join(split_name(name)[-1:])
     match = match_name(name, INPUTS) or match_name(name, OUTPUTS) or (None, last)
     return [_candidate(tensors[name], *match)]
@@ -300,25 +261,25 @@ def _two_dimensional(tensors: Tensors) -> list[str]:
 
 def _side(candidate: _Candidate) -> str:
     """Return `encoder` or `decoder`, if the name says so; `shared` for a table of both."""
-    if candidate.ending == "shared":
+    if candidate.pattern and candidate.pattern.text == "shared":
         return "shared"
     parts = split_name(candidate.name)
     return next((side for side in ("decoder", "encoder") if side in parts[:-1]), "")
 
 
-def _find_inputs(tensors: Tensors, sizes: set[int], where: str) -> list[_Candidate]:
+def _find_inputs(tensors: Tensors, sizes: set[int]) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
     own = [one for one in found if not _is_other_part(one.name)]
     check(
         bool(own) or not any(map(CODEBOOK.search, tensors)),
-        f"{where}: has an embedding for each codebook, as MusicGen, which cannot be tied; give one"
-        " as --input, its head as --output",
+        "has an embedding for each codebook, as MusicGen, which cannot be tied; give one as"
+        " --input, its head as --output",
     )
     found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
-        _check_unique([one for one in found if sides.count(_side(one)) > 1], "input", where)
+        _check_unique([one for one in found if sides.count(_side(one)) > 1], "input")
         return sorted(found, key=lambda one: ("shared", "decoder", "encoder").index(_side(one)))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
     if fitting and fitting[0].pattern is None:  # the positions have no head
@@ -328,35 +289,35 @@ def _find_inputs(tensors: Tensors, sizes: set[int], where: str) -> list[_Candida
             if split_name(name)[-1:] == ["kernel"]
         }
         fitting = [one for one in fitting if one.tensor.shape in heads] or fitting
-    return _agreeing(fitting, "input", where)
+    return _agreeing(fitting, "input")
 
 
 def _is_other_part(name: str) -> bool:
     return not set(split_name(name)).isdisjoint(NAMES["other_parts"])
 
 
-def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate]:
+def _agreeing(found: list[_Candidate], role: str) -> list[_Candidate]:
     """Return candidates of one shape that may be copies of each other; ask for one otherwise."""
     alike = {candidate.tensor.shape for candidate in found}
     if len(alike) > 1 or any(not candidate.tensor.is_values for candidate in found):
-        _check_unique(found, role, where)
+        _check_unique(found, role)
     return found
 
 
-def _check_unique(found: Sequence[_Candidate], role: str, where: str) -> None:
-    check(len(found) < 2, several_tables([candidate.name for candidate in found], role, where))
+def _check_unique(found: Sequence[_Candidate], role: str) -> None:
+    check(len(found) < 2, several_tables([candidate.name for candidate in found], role))
 
 
-def several_tables(names: Sequence[str], role: str, where: str) -> str:
+def several_tables(names: Sequence[str], role: str) -> str:
     """Return an error that asks which of several tables is meant."""
     return (
-        f"{where}: {len(names)} tensors may be the {role} embedding, perhaps of several models;"
+        f"{len(names)} tensors may be the {role} embedding, perhaps of several models;"
         f" give one as --{role}: " + ", ".join(map(repr, names[:SHOWN]))
     )
 
 
 def _find_outputs(
-    tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate], where: str
+    tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate]
 ) -> list[_Candidate]:
     """Return the output embedding and then further tables of it; empty if there is none."""
     own = {one.name for one in inputs}
@@ -370,7 +331,7 @@ def _find_outputs(
     if len(fitting) > 1:
         sizes = {table.vocabulary, table.width}
         fitting = [one for one in fitting if set(one.tensor.shape) == sizes] or fitting
-    return _agreeing(fitting, "output", where)
+    return _agreeing(fitting, "output")
 
 
 def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
@@ -409,7 +370,7 @@ def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
 
 
 def _oriented(
-    candidate: _Candidate, sizes: set[int], where: str, like: EmbeddingTable | None = None
+    candidate: _Candidate, sizes: set[int], like: EmbeddingTable | None = None
 ) -> EmbeddingTable:
     """Decide which dimension is the vocabulary.
 
@@ -419,12 +380,12 @@ def _oriented(
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
         0 not in shape,
-        f"{where}: {candidate.name} has shape {shape} and holds no values, perhaps a placeholder of"
+        f"{candidate.name} has shape {shape} and holds no values, perhaps a placeholder of"
         " DeepSpeed's ZeRO-3; gather the weights before they are saved",
     )
     check(
         len(shape) == 2,
-        f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
+        f"{candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
     )
     rows, columns = shape
     if rows == columns:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxtie.audit.adapter import Adapter
 from jaxtie.audit.checkpoint import Checkpoint
-from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
+from jaxtie.audit.compare import Comparison, RowFacts
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
@@ -481,7 +481,7 @@ def _shared_alone(facts: Facts) -> Iterator[Finding]:
 
 
 def _rows(facts: Facts) -> Iterator[Finding]:
-    """Report NaN, infinities, zeros and repeats."""
+    """Report NaN, infinities and zeros."""
     for role, own in facts.rows.items():
         count = len(own.zero_V)
         nan, infinite = int(own.nan_V.sum()), int(own.infinite_V.sum())
@@ -507,13 +507,6 @@ def _rows(facts: Facts) -> Iterator[Finding]:
             is_shard = find_shard(zeros, count, facts.used) is not None
             fix = "restore the shard" if is_shard else ""
             yield Finding("zero-rows", "wrong" if is_shard else "note", text, fix)
-        repeated, most = count_repeated(RowFacts(*(each[: facts.used] for each in own)))
-        if repeated:
-            text = (
-                f"{repeated:,} rows of the {role} embedding occur more than once, one of them"
-                f" {most:,} times: they were not trained separately."
-            )
-            yield Finding("repeated-rows", "note", text)
 
 
 def _unchanged(facts: Facts) -> Iterator[Finding]:
@@ -585,9 +578,6 @@ def _adapter_of_tied(adapter: Adapter, sides: list[str], untie: str) -> Finding:
         text += f" {', '.join(adapter.input + adapter.output)}."
         return Finding("adapter-one-side", "wrong", text, fix, loader_lines("adapter_one_side"))
     text = "The adapter trains the two embeddings of a tied pair separately."
-    if adapter.is_same:
-        text = "The adapter has the same factors for both sides of a tied pair: merging adds them"
-        text += " to the one table twice."
     return Finding("adapter-both-sides", "wrong", text, fix, loader_lines("adapter_both_sides"))
 
 

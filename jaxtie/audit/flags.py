@@ -159,11 +159,7 @@ class Configuration:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Raises:
-      UserError: if the file is above 100 MB or is not a JSON object.
-    """
+    """Read a JSON object from a file; UserError if it is none, or above 100 MB."""
     check(
         path.stat().st_size <= CONFIG_LIMIT,
         f"{path}: is above {CONFIG_LIMIT // 10**6} MB; not a configuration",

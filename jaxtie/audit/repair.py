@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, link_target
+from jaxtie.audit.audit import Audit, audit
+from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, check_link
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import describe_ids, find_shard
 from jaxtie.audit.flags import levels_of, read_json
@@ -29,7 +29,6 @@ from jaxtie.audit.knowledge import (
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
-Copied = Callable[[int], None]  # called with the number of bytes that were written
 MARK = "one embedding is a copy of the other"
 PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
@@ -60,14 +59,6 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
-    notes: tuple[str, ...] = ()  # of `_notes`
-
-    @property
-    def text(self) -> str:
-        """Describe the change in words."""
-        done = [f"stored {self.source} as {', '.join(self.add)}, too"] if self.add else []
-        done += [f"dropped {self.drop}"] if self.drop else []
-        return "; ".join([*done, *self.notes])
 
 
 def write_repaired(
@@ -80,12 +71,7 @@ def write_repaired(
 ) -> tuple[Audit, str]:
     """Write a repaired copy of a folder of safetensors, and audit it.
 
-    Args:
-      path: the checkpoint, which is not changed.
-      new: the folder to write; appears only when all of it is on the disk.
-      how: what to do.
-      names: as for `audit`.
-      progress: as for `audit`.
+    The folder `new` appears when all of it is on the disk. `names` and `progress`: see `audit`.
 
     Returns:
       The audit of the copy, and what was done.
@@ -104,32 +90,24 @@ def write_repaired(
     _check_head(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
-    plan = replace(plan, notes=tuple(_notes(found, plan, files)))
+    done = "; ".join(_report(found, plan, files))
     size = sum((folder / name).stat().st_size for name in files)
-    size += found.verdict.embeddings.input.tensor.size * len(plan.add)
-    if plan.drop:
-        size -= found.checkpoint.tensors[plan.drop].size
+    size += found.embeddings.input.tensor.size * len(plan.add)
     free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
     check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
     left = f"{partial}: an interrupted repair left this folder; remove it"
     check(not os.path.lexists(partial), left)
     partial.mkdir()
-    target, done = partial / new.name, 0  # with its own name in the report
-
-    def copied(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("bytes copied", min(done, size), size)  # headers and lists change their sizes
-
+    target = partial / new.name  # with its own name in the report
     try:
         target.mkdir()
-        for name in files:
-            _write_file(found, plan, name, target, copied)
-        copied(size)
+        for count, name in enumerate(files, 1):
+            _write_file(found, plan, name, target)
+            progress("files copied", count, len(files))
         kept = [None if name == plan.drop else name for name in names]
         result = audit(target, names=(kept[0], kept[1]), progress=progress)
-        (first, *_), main = result.verdict.findings, result.verdict.main
+        (first, *_), main = result.findings, result.main
         is_sound = result.status == 0 and first.code in KNOWN
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
         for place in (target, *target.rglob("*")):
@@ -139,7 +117,7 @@ def write_repaired(
         _flush(new.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return replace(result, checkpoint=replace(result.checkpoint, path=new)), plan.text
+    return replace(result, checkpoint=replace(result.checkpoint, path=new)), done
 
 
 def _check_paths(found: Audit, new: Path) -> None:
@@ -170,8 +148,8 @@ def _check_paths(found: Audit, new: Path) -> None:
 
 def plan_repair(found: Audit, how: How) -> Plan:
     """Decide what to change; UserError if that is not certain."""
-    verdict, where = found.verdict, found.checkpoint.path
-    first, embeddings = verdict.findings[0], verdict.embeddings
+    where = found.checkpoint.path
+    first, embeddings = found.findings[0], found.embeddings
     _check_certain(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
     check(not is_lost or tied, f"{where}: --{how} would change the model: {first.text} {IF_LOST}")
@@ -189,7 +167,7 @@ def plan_repair(found: Audit, how: How) -> Plan:
             what = f"only the head, {only}, is stored; store it as the input embedding, too"
         check(bool(added), f"{where}: {what}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
-    if not (embeddings.output and _may_drop(verdict)):
+    if not (embeddings.output and _may_drop(found)):
         what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
@@ -197,26 +175,26 @@ def plan_repair(found: Audit, how: How) -> Plan:
 
 def _reach_sides(found: Audit, plan: Plan) -> Plan:
     """Store a shared embedding also as those of encoder and decoder, if an untied flag needs it."""
-    configuration, verdict = found.checkpoint.configuration, found.verdict
+    configuration = found.checkpoint.configuration
     if not configuration.needs_copies:
         return plan
-    apart = [one.text for one in verdict.findings if one.code == "separate"]
+    apart = [one.text for one in found.findings if one.code == "separate"]
     check(
         configuration.separate or not (plan.tied and apart),
         f"{found.checkpoint.path}: a tied flag would change the model: {' '.join(apart)}",
     )
     if plan.tied:
         return plan
-    table = verdict.embeddings.input.tensor.name
+    table = found.embeddings.input.tensor.name
     names = [*found.checkpoint.tensors, *plan.add]
     sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
     add = (*plan.add, *sides)
     return replace(plan, add=add, source=table if add else "")
 
 
-def _may_drop(verdict: ModelVerdict) -> bool:
+def _may_drop(found: Audit) -> bool:
     """Return whether the output embedding is the input's, or differs although flags say tied."""
-    code, comparison = verdict.findings[0].code, verdict.comparison
+    code, comparison = found.findings[0].code, found.comparison
     if comparison is None or comparison.extra:
         return False
     return code == "tied-but-different" or (code in EQUAL and comparison.is_exact)
@@ -231,8 +209,7 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     changed, tensors = plan.drop or plan.source, found.checkpoint.tensors
     if not changed:
         return
-    copies = found.verdict.embeddings.copies
-    further = [one.table.tensor.name for one in copies]
+    further = [table.tensor.name for _, table in found.embeddings.copies]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
@@ -252,10 +229,14 @@ def _module(name: str) -> list[str]:
     return parts[-2:] if parts[-1] in LEAVES else parts[-1:]
 
 
-def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
-    """Yield the notes of the report: flags, further changes, losses, files left as they are."""
-    verdict, configuration = found.verdict, found.checkpoint.configuration
-    comparison = verdict.comparison
+def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
+    """Yield what is done: changes, flags, losses, files left as they are."""
+    if plan.add:
+        yield f"stored {plan.source} as {', '.join(plan.add)}, too"
+    if plan.drop:
+        yield f"dropped {plan.drop}"
+    configuration = found.checkpoint.configuration
+    comparison = found.comparison
     yield f"every flag says {'tied' if plan.tied else 'untied'}"
     if plan.drop and comparison and len(comparison.differing):
         ids, common = comparison.differing, comparison.common
@@ -263,9 +244,9 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
         yield f"{plan.drop} differed in {rows}, which are lost"
     if configuration.claim is not plan.tied and configuration.factor(plan.tied):
         yield f"the flag {configuration.factor(plan.tied)}"
-    kept = [one.tensor.name for one in verdict.embeddings.encoders if plan.tied]
+    kept = [one.tensor.name for one in found.embeddings.encoders if plan.tied]
     if configuration.needs_copies and kept:
-        yield f"kept {', '.join(kept)}, equal to {verdict.embeddings.input.tensor.name}"
+        yield f"kept {', '.join(kept)}, equal to {found.embeddings.input.tensor.name}"
     own = {tensor.file for tensor in found.checkpoint.tensors.values()}
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
     left = [one for one in paths if one not in own]
@@ -277,9 +258,9 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
-    verdict, where = found.verdict, found.checkpoint.path
-    first, comparison = verdict.findings[0], verdict.comparison
-    wrong = [one for one in verdict.findings if one.level == "wrong"]
+    where = found.checkpoint.path
+    first, comparison = found.findings[0], found.comparison
+    wrong = [one for one in found.findings if one.level == "wrong"]
     faults = [one for one in wrong if one.code not in REPAIRABLE]
     is_shard = (
         first.code == "tied-but-different"
@@ -287,7 +268,7 @@ def _check_certain(found: Audit) -> None:
         and find_shard(comparison.differing, comparison.common) is not None
     )
     if is_shard or (first.code not in KNOWN and not faults):
-        faults = [verdict.main]
+        faults = [found.main]
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
@@ -301,7 +282,7 @@ def _check_certain(found: Audit) -> None:
 
 def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
-    configuration, first = found.checkpoint.configuration, found.verdict.findings[0]
+    configuration, first = found.checkpoint.configuration, found.findings[0]
     check(
         configuration.fixed in (None, plan.tied),
         f"{found.checkpoint.path}: {configuration.claimant} {'un' if plan.tied else ''}tied, so no"
@@ -322,7 +303,7 @@ def _check_head(found: Audit, plan: Plan) -> None:
 
     A loader may look for its bias under another name, or in another class.
     """
-    configuration, embeddings = found.checkpoint.configuration, found.verdict.embeddings
+    configuration, embeddings = found.checkpoint.configuration, found.embeddings
     if configuration.claim is plan.tied and not plan.drop and not plan.add:
         return
     more = [bias.name for bias in embeddings.biases]
@@ -347,27 +328,27 @@ def _files_of(folder: Path) -> Iterator[Path]:
             continue
         check_path(path)
         check(path.is_file(), f"{path}: is a link to a folder, which is not followed; remove it")
-        link_target(folder, path)
+        check_link(folder, path)
         yield relative
 
 
-def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copied) -> None:
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
     """Write one file of the copy: changed, or bit for bit."""
-    checkpoint, embeddings = found.checkpoint, found.verdict.embeddings
+    checkpoint, embeddings = found.checkpoint, found.embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source in {tensor.file for tensor in checkpoint.tensors.values()}:
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
-        _write_tensors(source, target, plan, is_marked, copied)
+        _write_tensors(source, target, plan, is_marked)
     elif source == checkpoint.configuration.path:
-        _write_json(source, target, _new_config(found, source, plan), copied)
+        _write_json(source, target, _new_config(found, source, plan))
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
-        _write_json(source, target, _new_index(source, folder), copied)
+        _write_json(source, target, _new_index(source, folder))
     else:
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
 
 
-def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copied: Copied) -> None:
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
     """Write a file of safetensors; none if the dropped tensor was alone in it."""
     entries, old = read_safetensors(source)
     entries.sort(key=lambda entry: (entry.begin, entry.end))
@@ -383,7 +364,7 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: MARK, **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
         return
     if not names:
         return
@@ -395,24 +376,12 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
-    head = len(text).to_bytes(8, "little") + text
-    _copy_parts(source, target, head, [(entry.begin, entry.end) for _, entry in names], copied)
-
-
-def _copy_file(source: Path, target: Path, copied: Copied) -> None:
-    _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
-
-
-def _copy_parts(
-    source: Path, target: Path, head: bytes, parts: Sequence[tuple[int, int]], copied: Copied
-) -> None:
-    """Write some bytes, and then parts of a file, each given by its first byte and its end."""
     with source.open("rb") as reader, target.open("wb") as writer:
-        writer.write(head)
-        for begin, end in parts:
-            reader.seek(begin)
-            for start in range(begin, end, BLOCK):
-                copied(writer.write(reader.read(min(BLOCK, end - start))))
+        writer.write(len(text).to_bytes(8, "little") + text)
+        for _, entry in names:
+            reader.seek(entry.begin)
+            for start in range(entry.begin, entry.end, BLOCK):
+                writer.write(reader.read(min(BLOCK, entry.end - start)))
 
 
 def _new_config(found: Audit, path: Path, plan: Plan) -> dict[str, Any]:
@@ -441,9 +410,9 @@ def _new_index(path: Path, folder: Path) -> dict[str, Any]:
     return index
 
 
-def _write_json(source: Path, target: Path, content: dict[str, Any], copied: Copied) -> None:
+def _write_json(source: Path, target: Path, content: dict[str, Any]) -> None:
     if content == read_json(source):
-        _copy_file(source, target, copied)
+        shutil.copyfile(source, target)
     else:
         target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -5,12 +5,9 @@ Files are memory-mapped where the format allows it.
 
 import contextlib
 import functools
-import lzma
 import math
 import mmap
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,20 +39,6 @@ KERAS_LIMIT = 2**26  # bytes of the configuration in a .keras file
 # Types that can be compared; eight bits need a scale.
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
-DAMAGE = (  # what zipfile, its decompressors, NumPy's header reader, h5py and TensorStore raise
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    OverflowError,
-    EOFError,
-    RuntimeError,
-    SyntaxError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    tokenize.TokenError,
-)
 
 
 @dataclass(frozen=True)
@@ -86,12 +69,12 @@ Stored = tuple[list[StoredTensor], dict[str, Any]]  # the tensors and the metada
 
 @contextlib.contextmanager
 def _readable(path: Path, format_name: str) -> Iterator[None]:
-    """Turn the errors that libraries raise for damaged files into a UserError."""
+    """Turn the errors of a dozen types that libraries raise for damaged files into a UserError."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
-    except DAMAGE as error:
+    except Exception as error:
         raise UserError(
             f"{path}: cannot be read as {format_name}: truncated or damaged ({reason_of(error)})"
         ) from None
@@ -134,28 +117,14 @@ def refuse_pointer(path: Path) -> None:
     )
 
 
-def from_safetensors(path: Path) -> Stored:
-    """Read a safetensors file; for errors see `headers.read_safetensors`."""
-    refuse_pointer(path)
-    entries, metadata = read_safetensors(path)
-    return list(map(_mapped(path), entries)), metadata
-
-
-def from_gguf(path: Path) -> Stored:
-    """Read a GGUF file; for errors see `headers.read_gguf`."""
-    refuse_pointer(path)
-    entries, metadata = read_gguf(path)
+def from_mapped(path: Path) -> Stored:
+    """Read a safetensors or GGUF file; for errors see `headers`."""
+    entries, metadata = (read_gguf if path.suffix == ".gguf" else read_safetensors)(path)
     return list(map(_mapped(path), entries)), metadata
 
 
 def from_npz(path: Path) -> Stored:
-    """Return the arrays of an .npz file; those that are not compressed are mapped.
-
-    Raises:
-      UserError: if the file is damaged, or an array holds Python objects, which would have to be
-        unpickled.
-    """
-    refuse_pointer(path)
+    """Return the arrays of an .npz file; those that are not compressed are mapped."""
     with _readable(path, ".npz"), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         check(len(archive.infolist()) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
         return [
@@ -211,12 +180,7 @@ def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def from_keras_archive(path: Path) -> Stored:
-    """Return the datasets in a `.keras` file, and its configuration as metadata.
-
-    Raises:
-      UserError: if it is damaged, or its weights are compressed, as Keras does not do it.
-    """
-    refuse_pointer(path)
+    """Return the datasets in a `.keras` file, and its configuration as metadata."""
     with _readable(path, ".keras"):
         archive = zipfile.ZipFile(path)  # stays open as long as the datasets in it
         weights = archive.getinfo("model.weights.h5")
@@ -233,16 +197,10 @@ def from_keras_archive(path: Path) -> Stored:
 def from_keras(path: Path, content: Any = None) -> Stored:
     """Return the datasets of an HDF5 file, as Keras writes it, under all their names.
 
-    Args:
-      path: the file.
-      content: the open file, if it is part of the one at `path`.
-
-    Raises:
-      UserError: if it is not an HDF5 file, is damaged, or points to other files.
+    `content`: the open file, if it is part of the one at `path`.
     """
     import h5py  # heavy
 
-    refuse_pointer(path)
     found: list[StoredTensor] = []
     with _readable(path, "HDF5"):
         file = h5py.File(content or path, "r")  # stays open as long as its datasets
@@ -257,29 +215,12 @@ def from_keras(path: Path, content: Any = None) -> Stored:
             if isinstance(node, h5py.Group):
                 for key in reversed(list(node)):
                     text = key.decode(errors="replace") if isinstance(key, bytes) else key
-                    child = _linked_node(path, node, key, GROUP_DEPTH)
-                    waiting.append((f"{name}/{text}" if name else text, child, depth + 1))
+                    is_hard = isinstance(node.get(key, getlink=True), h5py.HardLink)
+                    check(is_hard, f"{path}: {text!r} is a link, which is not followed")
+                    waiting.append((f"{name}/{text}" if name else text, node[key], depth + 1))
             elif isinstance(node, h5py.Dataset):
                 found.append(_from_dataset(path, name, node))
     return found, {}
-
-
-def _linked_node(path: Path, group: Any, key: str | bytes, hops: int) -> Any:
-    """Return what a name in an HDF5 group leads to, following soft links within the file."""
-    import h5py  # heavy
-
-    link = group.get(key, getlink=True)
-    check(
-        hops > 0 and not isinstance(link, h5py.ExternalLink),
-        f"{path}: {key!r} points to another file, or nowhere, which is not followed",
-    )
-    if not isinstance(link, h5py.SoftLink):
-        return group[key]
-    node = group.file if link.path.startswith("/") else group
-    for part in link.path.split("/"):
-        if part not in ("", "."):
-            node = _linked_node(path, node, part, hops - 1)
-    return node
 
 
 def _from_dataset(path: Path, name: str, node: Any) -> StoredTensor:

@@ -35,7 +35,7 @@ from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
 from jaxtie.training import interventions
 from jaxtie.training.task import HParams, Metrics, Params, Roles, Task, key_at
-from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_entropy
+from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, reduce_losses
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
@@ -194,14 +194,14 @@ def loss_metrics(
     model: TextModel, params: Params, targets: Targets, block: int = BLOCK_SIZE
 ) -> Metrics:
     """Return `loss` (nats), `accuracy` and the number of predicted positions, `weight`."""
-    h_PxD = model.apply({"params": params}, targets.tokens_BxL, targets.at_P, method="hidden")
+    h_PxD: Any = model.apply({"params": params}, targets.tokens_BxL, targets.at_P, method="hidden")
 
     def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
     end = output_params(params["embedding"], model.embedding.untied_rows)
-    loss, accuracy = blockwise_cross_entropy(
-        logits_of, end, h_PxD, targets.target_P, targets.weight_P, block
+    loss, accuracy = reduce_losses(
+        logits_of, end, h_PxD, targets.target_P, targets.weight_P, block=block
     )
     return {"loss": loss, "accuracy": accuracy, "weight": jnp.sum(targets.weight_P)}
 

@@ -44,8 +44,6 @@ def budget(
     head_width: int | None = None,
     positions: int = 0,
     bias: bool | Literal["qkv"] = False,
-    norms: int = 2,
-    head_norms: bool = False,
     context: int = 0,
     weight_dtype: DTypeLike = "float32",
     moment_dtype: DTypeLike = "float32",
@@ -55,7 +53,8 @@ def budget(
 
     FLOPs are those of matrix products with parameters (the head's included) and, for each layer,
     4·context·heads·head_width of attention to all positions, as in Chowdhery et al. (2022),
-    appendix B, who count both halves of a causal mask.
+    appendix B, who count both halves of a causal mask. A block has two norms, and one is at the
+    end; those of queries and keys (Qwen3) are not counted.
 
     Args:
       vocabulary: rows of a table, padding included.
@@ -69,8 +68,6 @@ def budget(
       head_width: of a head; width/heads by default.
       positions: rows of a learned position table.
       bias: biases in all layers and norms, or in "qkv" only. The head has none.
-      norms: per block; one more is at the end.
-      head_norms: norms of queries and keys, of the width of a head (Qwen3, Gemma 3); needs `heads`.
       context: number of positions that attention sees.
       weight_dtype: of parameters and gradients.
       moment_dtype: of the optimizer's moments.
@@ -81,15 +78,15 @@ def budget(
     """
     sizes = {"vocabulary": vocabulary, "width": width, "layers": layers, "feedforward": feedforward}
     sizes |= {"heads": heads, "kv_heads": kv_heads, "head_width": head_width}
-    counts = {"positions": positions, "norms": norms, "context": context, "moments": moments}
+    counts = {"positions": positions, "context": context, "moments": moments}
     for name, size in {**sizes, **counts}.items():
         least = 0 if name in counts else 1
         if size is not None and (not isinstance(size, Integral) or size < least):
             raise ValueError(f"{name} = {size}; expected {least} or more, a whole number")
     if bias not in (True, False, "qkv"):
         raise ValueError(f"bias = {bias!r}; expected True, False or 'qkv'")
-    if heads is None and (head_norms or kv_heads is not None or head_width is not None):
-        raise ValueError("kv_heads, head_width and head_norms need heads; say how many")
+    if heads is None and (kv_heads is not None or head_width is not None):
+        raise ValueError("kv_heads and head_width need heads; say how many")
     feedforward = 4 * width if feedforward is None else feedforward
     queries, keys = _attention_widths(width, heads, kv_heads, head_width)
     block = width * (2 * queries + 2 * keys) + (3 if gated else 2) * width * feedforward
@@ -97,9 +94,8 @@ def budget(
     if bias is True:
         biases += width + (2 if gated else 1) * feedforward + width
     of_norm = (2 if bias is True else 1) * width
-    of_heads = 2 * (queries // heads) if head_norms and heads else 0
     tables = (1 if tied else 2) * vocabulary * width
-    body = layers * (block + biases + norms * of_norm + of_heads) + of_norm + positions * width
+    body = layers * (block + biases + 2 * of_norm) + of_norm + positions * width
     head = 2 * vocabulary * width
     forward = layers * (2 * block + 4 * context * queries) + head
     parameters = tables + body

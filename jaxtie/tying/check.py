@@ -36,7 +36,6 @@ class Found:
       groups: of the optimizer, for either table: which states have moments of it.
       decay: share that an update without a gradient takes from either table.
       moves: whether an update with a gradient changes either table.
-      shardings: of either table.
       problems: what is wrong, a line each.
     """
 
@@ -49,7 +48,6 @@ class Found:
     groups: tuple[tuple[str, ...], tuple[str, ...]] | None
     decay: tuple[float, float] | None
     moves: tuple[bool, bool] | None
-    shardings: tuple[str, str] | None
     problems: tuple[str, ...]
 
 
@@ -103,11 +101,11 @@ def check(
 
         check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
 
-    Problems are: two tables where one is expected; copies of a table, even scaled, stacked or
-    padded, which the parameter count and the global norm of the gradient count twice; values that
-    are not finite; a role without a gradient while the other has one; two tables that the optimizer
-    treats differently; a table that is updated by Muon, or not at all though it has moments; a
-    state of other parameters.
+    Problems are: two tables where one is expected; copies of a table, even scaled or padded, which
+    the parameter count and the global norm of the gradient count twice; values that are not finite;
+    a role without a gradient while the other has one; two tables that the optimizer treats
+    differently; a table that is updated by Muon, or not at all though it has moments; a state of
+    other parameters.
 
     Args:
       params: see `jaxtie.untie`.
@@ -138,7 +136,7 @@ def check(
     except ValueError as error:
         wrong.append(str(error))
     found = []
-    for number, tables in enumerate(find(params, untied_rows=None, **paths)):
+    for number, tables in enumerate(find(params, **paths)):
         places = tables.input_now, tables.output if tables.untied else tables.input_now
         one, other = (_array(tree, place) for place in places)
         difference, is_copy = None, False
@@ -151,9 +149,8 @@ def check(
             tied=not tables.untied,
             difference=difference,
             copies=_find_copies(tree, tables),
-            gradients=_gradients(params, paths, number, loss, batch),
+            gradients=_gradients(params, tables, paths, number, loss, batch),
             **_treatment(arrays, state, tx, places),
-            shardings=(_split_axes(one), _split_axes(other)) if tables.untied else None,
             problems=(),
         )
         broken = [
@@ -220,10 +217,6 @@ def _norm(array: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(array**2))
 
 
-def _split_axes(array: jax.Array) -> str:
-    return str(getattr(getattr(array, "sharding", None), "spec", "one device"))
-
-
 @partial(jax.jit, static_argnums=2)
 def _compare(one: jax.Array, other: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     """Return ‖one - other‖ / ‖one‖ of the first rows, and whether one is a copy, maybe scaled.
@@ -254,14 +247,12 @@ def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
         if len(leaves) != 1 or any(keys[: len(each)] == tuple(map(str, each)) for each in own):
             continue
         for other in (leaves[0], leaves[0].swapaxes(-1, -2)) if leaves[0].ndim > 1 else ():
-            extra, lengths = other.ndim - table.ndim, (table.shape[-2], other.shape[-2])
-            like = (*other.shape[max(extra, 0) : -2], table.shape[-2], other.shape[-1])
-            if extra < 0 or like != table.shape or 2 * min(lengths) < max(lengths):
-                continue
-            for index in np.ndindex(other.shape[:extra]):  # a stack
-                name = format_path(keys) + (str(list(index)) if index else "")
-                difference, is_copy = _compare(table, other[index], min(lengths))
+            lengths = table.shape[-2], other.shape[-2]
+            is_like = (*other.shape[:-2], other.shape[-1]) == (*table.shape[:-2], table.shape[-1])
+            if is_like and 2 * min(lengths) >= max(lengths):
+                difference, is_copy = _compare(table, other, min(lengths))
                 if is_copy:
+                    name = format_path(keys)
                     found[name] = min(float(difference), found.get(name, jnp.inf))
     return tuple(found.items())
 
@@ -313,17 +304,17 @@ def _treatment(
 
 def _gradients(
     params: Tree,
+    tables: Tables,
     paths: dict[str, Any],
     number: int,
     loss: Callable[..., jax.Array] | None,
     batch: Any,
 ) -> tuple[float, float] | None:
     """Return the norms of a table's gradient in either role, from a copy that is untied."""
-    tables = find(params, untied_rows=None, **paths)[number]
-    is_module = isinstance(params, nnx.Module)
-    if loss is None or (tables.partly_tied and not is_module):
+    if loss is None or tables.partly_tied:
         return None
-    was_tied, rebuild = not tables.untied, lambda tree: tree
+    is_module, was_tied = isinstance(params, nnx.Module), not tables.untied
+    rebuild = lambda tree: tree  # noqa: E731
     if was_tied:
         apart = nnx.clone(params) if is_module else params
         params, _ = untie(apart, **paths | {"transposed": bool(paths["transposed"])})

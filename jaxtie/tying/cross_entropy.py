@@ -46,7 +46,7 @@ def cross_entropy(
     logit_scale: float = 1.0,
     logit_softcap: float | None = None,
     **options: Any,
-) -> tuple[jax.Array, ...]:
+) -> tuple[jax.Array, jax.Array]:
     """Return loss and accuracy of hidden states and an output table, tied or not.
 
         logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
@@ -67,7 +67,7 @@ def cross_entropy(
       logit_scale: a Python number, not differentiated.
       logit_softcap: likewise.
       **options: how to reduce the losses, see `reduce_losses`: `reduction`, `ignore_index`,
-        `return_lse`, `z_loss`, `label_smoothing`, `block`.
+        `z_loss`, `block`.
 
     Raises:
       ValueError: if shapes do not fit, or if `reduction` is unknown.
@@ -107,7 +107,7 @@ def embedding_cross_entropy(
     target_P: jax.Array,
     weight_P: jax.Array | None = None,
     **options: Any,
-) -> tuple[jax.Array, ...]:
+) -> tuple[jax.Array, jax.Array]:
     """Return loss and accuracy of `compute_logits`, a block of positions at a time.
 
     The loss is computed in at least float32. For arguments see `cross_entropy` and `reduce_losses`.
@@ -131,30 +131,33 @@ def reduce_losses(
     *,
     reduction: Reduction = "mean",
     ignore_index: int | None = None,
-    return_lse: bool = False,
     z_loss: float | jax.Array = 0.0,
-    label_smoothing: float | jax.Array = 0.0,
     block: int = BLOCK_SIZE,
-) -> tuple[jax.Array, ...]:
-    """Return loss and accuracy, both reduced, and with `return_lse` ln Σ exp(logits) of positions.
+) -> tuple[jax.Array, jax.Array]:
+    """Return loss, in nats, and accuracy, both reduced.
+
+    The loss is differentiable in `params` and `h_PxD`, a second time forward only. Time grows with
+    the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
+    may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
+    `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
+    is 0. The result does not depend on `block`, except for rounding. Works under `jax.shard_map`,
+    where means are those of a device, and on mesh axes of type Explicit, within which JAX splits
+    the work.
 
     Args:
-      logits_of: see `blockwise_cross_entropy`.
+      logits_of: a pure function from `params` and hidden states KxD to logits KxV that treats each
+        position separately.
       params: its first argument.
       h_PxD: hidden states; P can be any leading axes.
       target_P: token ids.
       weight_P: 1 by default; may be negative, as advantages are.
       reduction: weighted mean, Σ weight·loss / Σ |weight|, weighted sum, or "none": weight times
-        loss of each position. The accuracy is weighted by |weight|.
+        loss of each position, which takes a fourth matrix product in the backward pass. The
+        accuracy is weighted by |weight|.
       ignore_index: targets that are this id do not count, as if their weight were 0.
-      return_lse: this and "none" take a fourth matrix product in the backward pass.
       z_loss: z_loss·(ln Σ exp(logits))² is added to each loss (Chowdhery et al., 2022: 1e-4). It
-        and `label_smoothing` may be arrays, as of a schedule; they are not differentiated.
-      label_smoothing: probability that is spread evenly over all tokens that can be predicted.
+        may be an array, as of a schedule; it is not differentiated.
       block: number of positions whose logits are in memory at a time.
-
-    Works under `jax.shard_map`, where means are those of a device, and on mesh axes of type
-    Explicit, within which JAX splits the work.
 
     Raises:
       ValueError: if leading axes differ, if `reduction` is unknown, or if `block` is below 1.
@@ -167,34 +170,23 @@ def reduce_losses(
         raise ValueError(f"reduction is {reduction!r}; expected one of {', '.join(choices)}")
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
     weight_P = jnp.ones((), dtype) if weight_P is None else weight_P
-    terms = _as_arrays(dtype, z_loss, label_smoothing)
+    is_off = not isinstance(z_loss, jax.Array) and z_loss == 0
+    factor = None if is_off else jnp.asarray(z_loss, dtype)
 
-    def reduce(params, h_PxD, target_P, weight_P, terms):
+    def reduce(params, h_PxD, target_P, weight_P, factor):
         weight_P = jnp.broadcast_to(weight_P, target_P.shape)
         if ignore_index is not None:
             weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
         flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-        if reduction != "none" and not return_lse:
-            return blockwise_cross_entropy(logits_of, params, *flat, block, *terms, reduction)
-        params, *flat = _vary_alike(params, *flat)
-        share_P = _shares(flat[2].astype(dtype), reduction)
-        found = _each_position(logits_of, params, *flat[:2], share_P, block, *terms)
-        loss_P, correct_P, lse_P = (x_P.reshape(target_P.shape) for x_P in found)
+        arrays = _vary_alike(params, *flat)
         if reduction != "none":
-            loss_P, correct_P = jnp.sum(loss_P), jnp.sum(correct_P)
-        return (loss_P, correct_P, lse_P) if return_lse else (loss_P, correct_P)
+            return _blockwise(logits_of, block, reduction, *arrays, factor)
+        found = _each_position(logits_of, *arrays, block, factor)
+        return tuple(x_P.reshape(target_P.shape) for x_P in found)
 
-    of_each = jax.typeof(target_P).sharding.spec
-    of_all = of_each if reduction == "none" else PartitionSpec()
-    specs = (of_all, of_all, of_each) if return_lse else (of_all, of_all)
-    arrays = params, h_PxD, target_P, weight_P, terms
-    return head.on_auto_axes(reduce, specs, *arrays)(*arrays)
-
-
-def _as_arrays(dtype, *terms):
-    """Return None for a term that is off: 0 as a Python number, not as an array of a schedule."""
-    is_off = [x is None or (not isinstance(x, jax.Array) and x == 0) for x in terms]
-    return [None if off else jnp.asarray(x, dtype) for x, off in zip(terms, is_off, strict=True)]
+    spec = jax.typeof(target_P).sharding.spec if reduction == "none" else PartitionSpec()
+    arrays: Any = params, h_PxD, target_P, weight_P, factor
+    return head.on_auto_axes(reduce, (spec, spec), *arrays)(*arrays)
 
 
 def _vary_alike(*trees):
@@ -211,34 +203,6 @@ def _vary_alike(*trees):
     return jax.tree.map(vary, trees)
 
 
-def blockwise_cross_entropy(
-    logits_of: LogitsOf,
-    params: Tree,
-    h_PxD: Any,
-    target_P: jax.Array,
-    weight_P: jax.Array,
-    block: int = BLOCK_SIZE,
-    z_loss: float | jax.Array = 0.0,
-    label_smoothing: float | jax.Array = 0.0,
-    reduction: Reduction = "mean",
-) -> tuple[jax.Array, jax.Array]:
-    """Return the weighted mean, or sum, of cross-entropies, in nats, and the weighted accuracy.
-
-    The loss is differentiable in `params` and `h_PxD`, a second time forward only. Time grows with
-    the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
-    may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
-    `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
-    is 0. The result does not depend on `block`, except for rounding.
-
-    `logits_of`: a pure function from `params` and hidden states KxD to logits KxV that treats each
-    position separately. For the other arguments see `reduce_losses`; positions are one axis here.
-    """
-    arrays = _vary_alike(params, h_PxD, target_P, weight_P)
-    dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
-    terms = _as_arrays(dtype, z_loss, label_smoothing)
-    return _blockwise(logits_of, block, reduction, *arrays, terms)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _blockwise(*arguments):
     return _sum_blocks(*arguments, gradient=False)[0]
@@ -253,14 +217,6 @@ def _(logits_of, block, reduction, primals, tangents):
         if not isinstance(t, SymbolicZero):
             slope = slope + jnp.sum(d.astype(slope.dtype) * t.astype(slope.dtype))
     return means, (slope, jnp.zeros_like(means[1]))
-
-
-def _shares(weight_P: jax.Array, reduction: Reduction) -> jax.Array:
-    """Return the factors of the losses in the result."""
-    if reduction != "mean":
-        return weight_P
-    total = jnp.sum(jnp.abs(weight_P))
-    return weight_P / jnp.where(total > 0, total, 1)
 
 
 def _cut(block: int, *arrays: jax.Array) -> tuple[int, int, list[jax.Array]]:
@@ -282,23 +238,17 @@ class _Losses(NamedTuple):
     log_sum_K: jax.Array
     mass_KxV: jax.Array
     sum_K: jax.Array
-    even_KxV: jax.Array | None
     is_wrong_K: jax.Array
 
 
-def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype) -> _Losses:
+def _evaluate_block(logits_KxV, target_K, share_K, z_loss, dtype) -> _Losses:
     vocabulary, lowest = logits_KxV.shape[1], jnp.finfo(logits_KxV.dtype).min / 4
     chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
     top_K = jax.lax.stop_gradient(jnp.max(logits_KxV, axis=1).astype(dtype))
     mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
     sum_K = jnp.sum(mass_KxV, axis=1)
-    log_sum_K, even_KxV = top_K + jnp.log(sum_K), None
+    log_sum_K = top_K + jnp.log(sum_K)
     loss_K = log_sum_K - chosen_K
-    if label_smoothing is not None:  # over the tokens that can be predicted
-        allowed_KxV = logits_KxV > lowest
-        even_KxV = allowed_KxV / jnp.sum(allowed_KxV, axis=1, keepdims=True, dtype=dtype)
-        finite_KxV = jnp.where(allowed_KxV, logits_KxV, 0).astype(dtype)
-        loss_K = loss_K + label_smoothing * (chosen_K - jnp.sum(finite_KxV * even_KxV, axis=1))
     if z_loss is not None:
         loss_K = loss_K + z_loss * log_sum_K**2
     counts_K = share_K != 0  # the loss of positions that do not count may be infinite
@@ -306,34 +256,37 @@ def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtyp
     is_wrong_K = counts_K & ((target_K < 0) | (target_K >= vocabulary) | is_excluded_K)
     loss_K = jnp.where(counts_K, loss_K * jnp.where(is_wrong_K, jnp.nan, 1), 0)
     correct_K = counts_K & (chosen_K >= top_K)
-    return _Losses(loss_K, correct_K, log_sum_K, mass_KxV, sum_K, even_KxV, is_wrong_K)
+    return _Losses(loss_K, correct_K, log_sum_K, mass_KxV, sum_K, is_wrong_K)
 
 
-def _each_position(logits_of, params, h_PxD, target_P, share_P, block, z_loss, label_smoothing):
-    """Return share times loss, share times correctness and ln Σ exp(logits) of each position."""
+def _each_position(logits_of, params, h_PxD, target_P, weight_P, block, z_loss):
+    """Return weight times loss and |weight| times correctness of each position."""
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
-    block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
+    block, blocks, padded = _cut(block, h_PxD, target_P, weight_P.astype(dtype))
     dtypes = jax.tree.map(lambda x: x.dtype, params)
     # JAX adds up gradients of blocks in the dtype of what it differentiates
     wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), params)
 
     @jax.checkpoint
     def evaluate(own):
-        h_KxD, target_K, share_K = own
+        h_KxD, target_K, weight_K = own
         logits_KxV = logits_of(jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes), h_KxD)
-        found = _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype)
-        return share_K * found.loss_K, jnp.abs(share_K) * found.correct_K, found.log_sum_K
+        found = _evaluate_block(logits_KxV, target_K, weight_K, z_loss, dtype)
+        return weight_K * found.loss_K, jnp.abs(weight_K) * found.correct_K
 
     padded[2] = jax.lax.stop_gradient(padded[2])
     found = jax.lax.map(evaluate, [x.reshape(blocks, block, *x.shape[1:]) for x in padded])
     return [x.reshape(-1)[:positions] for x in found]
 
 
-def _sum_blocks(logits_of, block, reduction, params, h_PxD, target_P, weight_P, terms, *, gradient):
+def _sum_blocks(logits_of, block, reduction, *arrays, gradient):
     """Return loss and accuracy, and with `gradient` those in `params` and `h_PxD`, else None."""
-    z_loss, label_smoothing = terms
+    params, h_PxD, target_P, weight_P, z_loss = arrays
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
-    share_P = _shares(weight_P.astype(dtype), reduction)
+    share_P = weight_P.astype(dtype)
+    if reduction == "mean":
+        total = jnp.sum(jnp.abs(share_P))
+        share_P = share_P / jnp.where(total > 0, total, 1)
     block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
 
     def evaluate(i):
@@ -344,7 +297,7 @@ def _sum_blocks(logits_of, block, reduction, params, h_PxD, target_P, weight_P, 
         logits_KxV, back = (
             jax.vjp(logits_of, params, h_KxD) if gradient else (logits_of(params, h_KxD), None)
         )
-        losses = _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype)
+        losses = _evaluate_block(logits_KxV, target_K, share_K, z_loss, dtype)
         found = losses.loss_K, losses.correct_K
         if not gradient:
             return (*found, None), None
@@ -353,12 +306,8 @@ def _sum_blocks(logits_of, block, reduction, params, h_PxD, target_P, weight_P, 
         if z_loss is not None:
             scale_K = scale_K * (1 + 2 * z_loss * losses.log_sum_K)
         scale_K = jnp.where(losses.is_wrong_K, jnp.nan, scale_K)
-        smooth = label_smoothing is not None
-        hit_K = share_K * (1 - label_smoothing) if smooth else share_K
         d_logits_KxV = losses.mass_KxV * scale_K[:, None]
-        d_logits_KxV = d_logits_KxV - jnp.where(is_target_KxV, hit_K[:, None], 0)
-        if smooth:
-            d_logits_KxV = d_logits_KxV - label_smoothing * share_K[:, None] * losses.even_KxV
+        d_logits_KxV = d_logits_KxV - jnp.where(is_target_KxV, share_K[:, None], 0)
         d_params, d_h_KxD = back(d_logits_KxV.astype(logits_KxV.dtype))
         # in bfloat16 the sum over many blocks would lose most of each block's part
         wide = jax.tree.map(lambda d: d.astype(jnp.promote_types(d.dtype, jnp.float32)), d_params)

@@ -6,8 +6,8 @@ groups make one tree, which is edited as a whole and then divided into the new g
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -94,27 +94,9 @@ def check_state(params: Tree, state: Tree) -> None:
             )
 
 
-def _fill(params: Tree, node: Tree, entries: Iterator[Tree]) -> Tree:
-    """Return a tree laid out like the parameters with other entries."""
-    if isinstance(node, optax.MaskedNode):
-        for _ in jax.tree.leaves(params, is_leaf=is_variable):
-            next(entries)
-        return node
-    if is_variable(params) or jax.tree_util.all_leaves([params]):
-        return next(entries)
-    children, structure = trees.split_once(node)
-    pairs = zip(trees.split_once(params)[0], children, strict=True)
-    return jax.tree.unflatten(structure, [_fill(*pair, entries) for pair in pairs])
-
-
 def is_empty(entry: Tree) -> bool:
     """Return whether an optimizer keeps nothing for a parameter."""
     return not jax.tree.leaves(entry)
-
-
-def has_groups(params: Tree, state: Tree) -> bool:
-    """Return whether an optimizer has groups or masks."""
-    return any(part.group is not None for part in list_parts(params, state)[0])
 
 
 def find_unused_group(params: Tree, state: Tree) -> str | None:
@@ -156,7 +138,7 @@ def edit_state(
     """Edit these embeddings, and divide the state into the groups of a new optimizer.
 
     Args:
-      edit: see `edit_trees`.
+      edit: changes one embedding in a tree laid out like the parameters.
       found: embeddings to edit.
       params: parameters.
       opt_state: the state so far.
@@ -169,11 +151,12 @@ def edit_state(
         of parameters that have moments and of others that have none.
     """
     check_state(params, opt_state)
+    old, structure = list_parts(params, opt_state)
+    edit_tree = partial(trees.edit_tree, edit, found)
+    edited = edit_tree(params)
     if init is None:
-        return trees.edit_trees(edit, found, params, opt_state)
-    edited = params
-    for tables in found:
-        edited = edit(tables, edited)
+        nodes = [part.node if part.entries is None else edit_tree(part.node) for part in old]
+        return edited, jax.tree.unflatten(structure, nodes)
 
     def edit_layer(entries: list[Tree]) -> list[Tree]:
         layer = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_variable), entries)
@@ -181,14 +164,18 @@ def edit_state(
             layer = edit(tables, _complete(tables, layer))
         return trees.entries_of(edited, layer) or []
 
-    old = list_parts(params, opt_state)[0]
     new, structure = list_parts(edited, init(trees.arrays_of(edited)))
     joined, _ = _layers([part for part in old if part.entries is not None])
     kept = {kind: [edit_layer(layer) for layer in layers] for kind, layers in joined.items()}
     own = [part for part in new if part.entries is not None]
     counts = [part for part in old if part.entries is None]
-    _check_places(new, kept, {part.kind for part in counts})
-    moments, missing = _divide(edited, own, kept)
+    moments, missing, lost = _divide(edited, own, kept)
+    lost |= {part.kind for part in counts} - {part.kind for part in new if part.entries is None}
+    if lost:
+        raise ValueError(
+            f"the optimizer's state has {min(lost)}, for which the optimizer tx has no place; pass"
+            " the one that made the state, also divided into groups"
+        )
     nodes = [
         moments[part.path] if part.path in moments else _count(part, counts, missing)
         for part in new
@@ -206,54 +193,47 @@ def _complete(tables: Tables, layer: Tree) -> Tree:
     return put(layer, tables.output, trees.align(tables, one, reverse=True))
 
 
-def _check_places(new: list[Part], kept: dict[str, list[list[Tree]]], counts: set[str]) -> None:
-    """Raise ValueError if a new optimizer has no place for moments or counts.
-
-    Moments of a parameter for which it keeps none at all, as it is frozen, may go.
-    """
-    places = _layers([part for part in new if part.entries is not None])[0]
-    all_places = [layer for layers in places.values() for layer in layers]
-    trained = [not all(map(is_empty, each)) for each in zip(*all_places)]
-    lost = counts - {part.kind for part in new if part.entries is None}
-    for kind, layers in kept.items():
-        for number, layer in enumerate(layers):
-            room = places.get(kind, [])[number:] or [[MASKED] * len(layer)]
-            lost |= {
-                kind
-                for i, entry in enumerate(layer)
-                if not is_empty(entry)
-                and is_empty(room[0][i])
-                and (kind not in places or trained[i])
-            }
-    if lost:
-        raise ValueError(
-            f"the optimizer's state has {min(lost)}, for which the optimizer tx has no place; pass"
-            " the one that made the state, also divided into groups"
-        )
-
-
 def _divide(
     edited: Tree, parts: list[Part], kept: dict[str, list[list[Tree]]]
-) -> tuple[dict[Path, Tree], dict[Path, tuple[bool, str]]]:
-    """Return the new moments, and which states lack some: whether others are there, and a name."""
+) -> tuple[dict[Path, Tree], dict[Path, tuple[bool, str]], set[str]]:
+    """Put the moments that were kept into the parts of a new state.
+
+    Returns:
+      The parts, the states that lack some (whether others are there, and a name), and the kinds
+      that have no place. Moments of a parameter for which the new optimizer keeps none at all, as
+      it is frozen, may go.
+    """
     nodes = jax.tree_util.tree_leaves_with_path(edited, is_leaf=is_variable)
-    names = [format_path(keys_of(path)) for path, _ in nodes]
+    paths = [keys_of(path) for path, _ in nodes]
     moments: dict[Path, Tree] = {}
     there: set[Path] = set()
     lacking: dict[Path, str] = {}
+    trained: set[int] = set()
     for part, place in zip(parts, _layers(parts)[1], strict=True):
         layers = kept.get(part.kind, [])
-        sources = layers[place] if place < len(layers) else [MASKED] * len(names)
-        filled = []
-        for name, entry, source in zip(names, part.entries or [], sources, strict=True):
-            if not is_empty(entry) and is_empty(source):
-                lacking[part.owner] = f"{part.kind} of {name}"
-            elif not is_empty(entry):
+        sources = layers[place] if place < len(layers) else [MASKED] * len(paths)
+        node = part.node
+        for i, entry in enumerate(part.entries or []):
+            if is_empty(entry):
+                continue
+            trained.add(i)
+            name = f"{part.kind} of {format_path(paths[i])}"
+            if is_empty(sources[i]):
+                lacking[part.owner] = name
+            else:
                 there.add(part.owner)
-                entry = _fit(f"{part.kind} of {name}", entry, source)
-            filled.append(entry)
-        moments[part.path] = _fill(edited, part.node, iter(filled))
-    return moments, {owner: (owner in there, name) for owner, name in lacking.items()}
+                node = put(node, paths[i], _fit(name, entry, sources[i]))
+                sources[i] = MASKED
+        moments[part.path] = node
+    kinds = {part.kind for part in parts}
+    lost = {
+        kind
+        for kind, layers in kept.items()
+        for layer in layers
+        for i, entry in enumerate(layer)
+        if not is_empty(entry) and (kind not in kinds or i in trained)
+    }
+    return moments, {owner: (owner in there, name) for owner, name in lacking.items()}, lost
 
 
 def _fit(name: str, entry: Tree, source: Tree) -> Tree:

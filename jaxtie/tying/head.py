@@ -205,19 +205,15 @@ class EmbeddingSpec:
 def check_rows(spec: EmbeddingSpec) -> None:
     """Raise ValueError unless `untied_rows` and `excluded_rows` are possible."""
     for name in ("untied_rows", "excluded_rows"):
-        check_ids(name, getattr(spec, name), spec.vocabulary)
+        ids, end = getattr(spec, name), spec.vocabulary
+        if list(ids) != sorted({*ids}) or not all(0 <= row < end for row in ids):
+            raise ValueError(f"{name} = {ids}: expected ascending ids in 0...{end - 1}")
     if len(spec.excluded_rows) == spec.vocabulary:
         raise ValueError("excluded_rows are all rows; expected one that can be predicted")
     if spec.untied_rows and not spec.tied:
         raise ValueError("untied_rows: all rows are untied; expected tied=True")
     if spec.untied_rows and spec.start == "output":
         raise ValueError("untied_rows: expected start='input', for they start as the output rows")
-
-
-def check_ids(name: str, ids: tuple[int, ...], vocabulary: int) -> None:
-    """Raise ValueError unless these are ascending token ids."""
-    if list(ids) != sorted({*ids}) or not all(0 <= row < vocabulary for row in ids):
-        raise ValueError(f"{name} = {ids}: expected ascending ids in 0...{vocabulary - 1}")
 
 
 def partition_axes(spec: EmbeddingSpec) -> dict[str, tuple[str | None, ...]]:

@@ -79,7 +79,7 @@ class Embedding(EmbeddingSpec, nn.Module):
         target_P: jax.Array,
         weight_P: jax.Array | None = None,
         **options: Any,
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Return loss and accuracy of `logits`, without all of them in memory at a time.
 
         For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.

@@ -14,7 +14,7 @@ from flax.nnx.training.optimizer import to_opt_state
 
 from jaxtie.tying import head, trees
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.groups import edit_state, has_groups
+from jaxtie.tying.groups import edit_state, list_parts
 from jaxtie.tying.head import PARTS, EmbeddingSpec, Tree
 from jaxtie.tying.trees import Edit, How, Path, Place, Tables, format_path, get
 
@@ -53,7 +53,7 @@ class Embedding(nnx.Module):
         target_P: jax.Array,
         weight_P: jax.Array | None = None,
         **options: Any,
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Return loss and accuracy of `logits`, without all of them in memory at a time.
 
         For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.
@@ -131,22 +131,14 @@ def find_in_module(
     output: Place | None = None,
     transposed: bool | None = None,
 ) -> list[Tables]:
-    """Find a model's embeddings: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
-
-    Raises:
-      ValueError: if there is none, or several `nnx.Embed` and none is named.
-    """
+    """Find embeddings: by paths, else a model's `jaxtie.nnx.Embedding`s, else its `nnx.Embed`."""
     state = nnx.state(model)
     if input is not None and output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
     if output is None and (input is not None or not trees.find_embeddings(state)):
         one = _find_embed(model, input)
         return trees.find_tables(state, one, (*one[:-1], "output"), transposed=False)
-    found = trees.find_tables(state, input, output)
-    for i, owner in enumerate([_at(model, tables.rows[:-1]) for tables in found]):
-        if isinstance(owner, Embedding):
-            found[i] = trees.set_untied_rows(found[i], state, owner.spec.untied_rows)
-    return found
+    return trees.find_tables(state, input, output)
 
 
 def _find_embed(model: nnx.Module, input: Place | None) -> Path:
@@ -156,7 +148,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(trees.parse_path(input, nnx.state(model)))
+    named = None if input is None else format_path(trees.parse_path(input))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -180,7 +172,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = trees.parse_path(input, state), trees.parse_path(output, state)
+    one, other = trees.parse_path(input), trees.parse_path(output)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)
@@ -218,8 +210,6 @@ def untie_module(
     """Untie these embeddings of a model in place; see `jaxtie.tying.tie.untie`."""
     untied, optimizer = _edit_module(trees.untie_tree, found, model, optimizer, tx)
     for tables in found:
-        if tables.partly_tied:
-            _set(model, tables.rows, None)
         parent, own = _at(model, tables.input[:-1]), get(untied, tables.output)
         if type(parent) is nnx.Embed and tables.output == (*tables.input[:-1], "output"):
             _replace(model, parent, UntiedEmbed(parent, own))
@@ -259,8 +249,6 @@ def tie_module(
             _set(model, tables.output, None)
         else:
             _set(model, tables.output, Transposed(shared) if across[tables] else shared)
-        if tables.untied_rows:
-            _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
 
 
@@ -286,15 +274,9 @@ def _renumber(embedding: Embedding, source: list[int], tokens: int) -> Embedding
     """Return the declaration of an embedding with other rows; see `jaxtie.tying.resize`."""
     spec, padding = embedding.spec, range(tokens, len(source))
     new_ids: dict = dict(zip(padding, padding)) | {old: new for new, old in enumerate(source)}
-
-    def renumber(rows: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(new_ids[row] for row in rows if row in new_ids))
-
-    untied, excluded = renumber(spec.untied_rows), renumber(spec.excluded_rows)
-    if hasattr(embedding, "output_rows") and len(untied) < len(spec.untied_rows):
-        raise ValueError("untied rows would go; expected other tokens, or untie first")
+    excluded = tuple(sorted(new_ids[row] for row in spec.excluded_rows if row in new_ids))
     sizes: dict[str, Any] = {"vocabulary": len(source), "padding": new_ids.get(spec.padding)}
-    return dataclasses.replace(spec, untied_rows=untied, excluded_rows=excluded, **sizes)
+    return dataclasses.replace(spec, excluded_rows=excluded, **sizes)
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
@@ -312,11 +294,12 @@ def _edit_module(
     tx: optax.GradientTransformation | None,
 ) -> tuple[nnx.State, Any]:
     """Return the edited state of a model, which is not changed itself, and the edited optimizer."""
-    changed, _ = trees.edit_trees(edit, found, nnx.state(model), ())
+    changed = trees.edit_tree(edit, found, nnx.state(model))
     trained, opt_state = trained_trees(model, optimizer)
     found = [tables for tables in found if get(trained, tables.input_now) is not None]
     owns_state = isinstance(optimizer, nnx.Optimizer)
-    if tx is None and owns_state and has_groups(trained, opt_state):
+    parts = list_parts(trained, opt_state)[0]
+    if tx is None and owns_state and any(part.group is not None for part in parts):
         tx = optimizer.tx
     init = None
     if tx is not None:

@@ -1,12 +1,12 @@
 """Change a vocabulary: its size, its ids, rows that begin anew; with the optimizer's state.
 
-Shapes: V tokens, K new tokens, D width.
+Shapes: V tokens, D width.
 """
 
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,14 @@ from flax import nnx
 from jaxtie.tying import nnx as modules
 from jaxtie.tying import trees
 from jaxtie.tying.equinox import set_sizes
+from jaxtie.tying.groups import check_state, list_parts
 from jaxtie.tying.head import Tree, on_auto_axes
 from jaxtie.tying.tie import find
 from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
 Params = TypeVar("Params")
-NewRows = Literal["mean", "zeros"] | jax.Array
+NewRows = Literal["mean", "zeros"]
 Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
-VECTORS = "bias", "gain"  # of length V, next to the output table
 
 
 class _Plan(NamedTuple):
@@ -34,15 +34,13 @@ class _Plan(NamedTuple):
       source: from V to the old id of every new row, -1 for a row that is new.
       tokens: rows after so many keep their ids: padding.
       known: number of rows so far that are tokens; None: all.
-      new_rows: see `resize`; or the standard deviation of rows to draw.
-      key: to draw them with.
+      new_rows: see `resize`.
     """
 
     source: Callable[[int], np.ndarray]
     tokens: int = 0
     known: int | None = None
-    new_rows: Any = "zeros"
-    key: jax.Array | None = None
+    new_rows: NewRows = "mean"
 
 
 def resize(
@@ -61,8 +59,8 @@ def resize(
 ) -> tuple[Any, ...]:
     """Grow, shrink or trim the vocabulary of every embedding, or of the one at these paths.
 
-    Rows that stay keep their values and moments, on their devices. An array `bias` or `gain` next
-    to the output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
+    Rows that stay keep their values and moments, on their devices. An array `bias` next to the
+    output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
     change in place; a linen `Embedding` is made anew with the new vocabulary, and with new ids in
     its `padding` and `excluded_rows`. Map it over stacked members.
 
@@ -76,12 +74,10 @@ def resize(
       size: the new V, by default the number of tokens in `keep`.
       keep: ids of the tokens that stay, which become 0, 1, 2...; by default all that fit.
       known: number of tokens so far, if the rows after them are padding: those rows are new, too.
-        By default all rows are known, but if a table has room for `size`, zeros at its end are not.
+        By default all; needed if a table has room for `size`.
       multiple: round V up to a multiple, for instance of the devices that share a table; the rows
         that this adds count as new.
-      new_rows: values of new rows, in both tables: the mean of the rows that stay, zeros, or an
-        array KxD, K = size - known; padding after them is 0. New entries of a bias are 0 for
-        "zeros", else its mean.
+      new_rows: values of new rows of both tables and of a bias: the mean of those that stay, or 0.
       input: path of the input table.
       output: path of the output table.
       transposed: whether the output table is D×V; inferred unless the table is square.
@@ -94,11 +90,15 @@ def resize(
       old one, an array of length V, -1 for tokens that are gone.
 
     Raises:
-      ValueError: if there is no embedding; if `known` is missing where a table has room; if ids are
-        impossible; if the state does not fit `tx`; if devices cannot share the table evenly.
+      ValueError: if there is no embedding, or one has `untied_rows`; if `known` is missing where a
+        table has room; if ids are impossible; if the state does not fit `tx`; if devices cannot
+        share the table evenly.
     """
     trees.check_arrays("resize", params, opt_state)
+    if not isinstance(new_rows, str) or new_rows not in get_args(NewRows):
+        raise ValueError(f"new_rows is {new_rows!r}; expected {' or '.join(get_args(NewRows))}")
     found = find(params, input, output, transposed)
+    trees.refuse_own_rows(found)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
     least = 1 if kept is None else len(kept)
     tokens = (0 if kept is None else least) if size is None else size
@@ -110,8 +110,12 @@ def resize(
         if value is not None and value < low:
             raise ValueError(f"{name} = {value}; expected {low} or more")
     rows = -(-tokens // (multiple or 1)) * (multiple or 1)
-    if kept is None and known is None:
-        known = _find_padding(params, found, tokens, rows)
+    for tables in found if kept is None and known is None else ():
+        if tokens < tables.shape[-2] <= rows:
+            raise ValueError(
+                f"{format_path(tables.input)} has {tables.shape[-2]} rows for {tokens} tokens; say"
+                " known=..., the number of rows that are tokens so far"
+            )
 
     def source(vocabulary: int) -> np.ndarray:
         stay = np.arange(min(rows, known or vocabulary)) if kept is None else kept
@@ -129,10 +133,8 @@ def reset_rows(
     params: Params,
     opt_state: Tree,
     ids: Sequence[int],
-    how: Literal["mean", "init", "zero"] = "mean",
+    how: Literal["mean", "zero"] = "mean",
     *,
-    init_std: float | None = None,
-    key: jax.Array | None = None,
     known: int | None = None,
     input: Place | None = None,
     output: Place | None = None,
@@ -144,26 +146,24 @@ def reset_rows(
         params, opt_state = reset_rows(params, opt_state, [5, 6], tx=tx)
 
     Arguments are those of `resize`, but `how` says what the rows of these ids are: the mean of all
-    others (of the first `known`, if padding follows), zeros, or "init": drawn by `key` from
-    N(0, init_std²), for each table its own. Entries of a bias are their mean, else 0. Padding does
-    not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
+    others (of the first `known`, if padding follows), or zeros. Entries of a bias likewise. Padding
+    does not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
 
     Raises:
-      ValueError: as `resize`; if `how` is none of the three, or "init" lacks `init_std` or `key`.
+      ValueError: as `resize`; if `how` is none of the two.
     """
-    new_rows: dict[str, Any] = {"mean": "mean", "init": init_std, "zero": "zeros"}
+    new_rows: dict[str, NewRows] = {"mean": "mean", "zero": "zeros"}
     if how not in new_rows:
         raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
-    if how == "init" and (init_std is None or key is None):
-        raise ValueError('how="init" draws rows; expected init_std=... and key=...')
     trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
+    trees.refuse_own_rows(found)
     anew = _check_ids("ids", ids, found, known)
 
     def source(vocabulary: int) -> np.ndarray:
         return np.where(np.isin(np.arange(vocabulary), anew), -1, np.arange(vocabulary))
 
-    plan = _Plan(source, known=known, new_rows=new_rows[how], key=key if how == "init" else None)
+    plan = _Plan(source, known=known, new_rows=new_rows[how])
     return _apply(params, opt_state, found, plan, tx)[:2]
 
 
@@ -172,9 +172,6 @@ def _check_ids(
 ) -> np.ndarray:
     """Return ids as an array; ValueError unless every table has these rows, once."""
     chosen = np.array([operator.index(row) for row in ids], int)
-    for tables in found:
-        if tables.partly_tied:
-            raise ValueError(f"{format_path(tables.rows)} are rows of their own; untie first")
     sizes = [tables.shape[-2] for tables in found]
     end = min(sizes if known is None else [known, *sizes])
     rows, counts = np.unique(chosen, return_counts=True)
@@ -183,24 +180,6 @@ def _check_ids(
         first = wrong[0] if len(wrong) else "no ids"
         raise ValueError(f"{name} has {first}; expected ids in 0...{end - 1}, each once")
     return chosen
-
-
-def _find_padding(params: Tree, found: Sequence[Tables], tokens: int, rows: int) -> int | None:
-    """Return the number of rows before zeros at the end, if a table has room for the tokens."""
-    tree = nnx.state(params) if isinstance(params, nnx.Module) else params
-    for tables in found:
-        vocabulary, (table,) = tables.shape[-2], jax.tree.leaves(get(tree, tables.input_now))
-        if not tokens < vocabulary <= rows:
-            continue
-        used = () if isinstance(table, jax.core.Tracer) else jnp.any(table != 0, axis=-1)
-        known = 1 + int(np.max(np.nonzero(used)[-1], initial=-1))
-        if known in (0, vocabulary):
-            raise ValueError(
-                f"{format_path(tables.input)} has {vocabulary} rows for {tokens} tokens; say"
-                " known=..., the number of rows that are tokens so far"
-            )
-        return known
-    return None
 
 
 def _apply(
@@ -216,7 +195,7 @@ def _apply(
         edited, places = _edit(params, found, plan)
         edited = set_sizes(edited, found, plan.source)
         after = trees.arrays_of(edited)
-        state = _edit_state(opt_state, found, trees.arrays_of(params), after, plan, init)
+        state = _edit_state(opt_state, trees.arrays_of(params), after, places, init)
         return edited, state, _mask(after, places)
     whole, places = _edit(nnx.state(params), found, plan)
     owner = opt_state if isinstance(opt_state, nnx.Optimizer) else None
@@ -224,7 +203,7 @@ def _apply(
         init = lambda tree: modules.to_opt_state(owner.tx.init(tree))  # noqa: E731
     before, state = modules.trained_trees(params, opt_state)
     after = nnx.filter_state(whole, nnx.Param if owner is None else owner.wrt)
-    state = _edit_state(state, found, before, after, plan, init)
+    state = _edit_state(state, before, after, places, init)
     modules.set_sizes(params, whole, found, places, plan)
     if owner is not None:
         owner.opt_state = nnx.data(state)
@@ -234,44 +213,30 @@ def _apply(
 def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Places]:
     places: Places = {}
     for tables in found:
-        vocabulary, width = tables.shape[-2:]
+        vocabulary = tables.shape[-2]
         if plan.known is not None and plan.known > vocabulary:
             raise ValueError(
                 f"known = {plan.known}, but {format_path(tables.input)} has {vocabulary} rows;"
                 " expected the number of its rows that are tokens"
             )
         source = plan.source(vocabulary)
-        stay = int(np.sum(source >= 0))
-        if not isinstance(plan.new_rows, str) and plan.key is None and stay < len(source):
-            expected = [(size - stay, width) for size in (plan.tokens, len(source))]
-            if jnp.shape(plan.new_rows) not in expected:
-                raise ValueError(f"new_rows are {jnp.shape(plan.new_rows)}; expected {expected[0]}")
         places[tables.input_now] = -2, source
         if tables.untied:
             places[tables.output] = -1 if trees.is_transposed(tables) else -2, source
-        for path in ((*tables.output[:-1], name) for name in VECTORS):
-            leaves = jax.tree.leaves(get(params, path))
-            if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
-                places[path] = -1, source
-    for number, (path, (axis, source)) in enumerate(places.items()):
+        bias = *tables.output[:-1], "bias"
+        leaves = jax.tree.leaves(get(params, bias))
+        if len(leaves) == 1 and leaves[0].shape[-1:] == (vocabulary,):
+            places[bias] = -1, source
+    for path, (axis, source) in places.items():
         if (entry := get(params, path)) is not None:
-            fill = partial(_fill, source, axis, plan, str(path[-1]), number)
-            edit = lambda x, a=axis, s=source, fill=fill: _join(x, fill(x), s, a)  # noqa: E731
-            params = put(params, path, jax.tree.map(edit, entry))
+            params = put(params, path, jax.tree.map(partial(_renew, plan, source, axis), entry))
     return params, places
 
 
-def _fill(
-    source: np.ndarray, axis: int, plan: _Plan, name: str, number: int, array: jax.Array
-) -> jax.Array:
-    """Return the values of new rows, which broadcast to the new array."""
-    new_rows, is_new = plan.new_rows, source < 0
-    if name in VECTORS:
-        is_zero = plan.key is not None or (isinstance(new_rows, str) and new_rows == "zeros")
-        new_rows = "zeros" if name == "bias" and is_zero else "mean"
-    if not is_new.any() or (isinstance(new_rows, str) and new_rows == "zeros"):
-        return jnp.zeros((), array.dtype)
-    if isinstance(new_rows, str):
+def _renew(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
+    """Return an array with other rows, of which the new ones are as planned."""
+    fill = jnp.zeros((), array.dtype)
+    if np.any(source < 0) and plan.new_rows == "mean":
         ids = np.arange(array.shape[axis])
         stays = np.isin(ids, source) & (ids < (plan.known or len(ids)))
         if not stays.any():
@@ -279,14 +244,8 @@ def _fill(
         where = None if stays.all() else _along(stays, array, axis)
         wide = jnp.promote_types(array.dtype, jnp.float32)
         mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
-        return mean.astype(array.dtype)
-    if plan.key is not None:
-        shape = int(is_new.sum()), array.shape[-3 - axis]
-        new_rows = new_rows * jax.random.normal(jax.random.fold_in(plan.key, number), shape)
-    rows = jnp.asarray(new_rows, array.dtype)
-    fill = jnp.zeros((len(source), rows.shape[-1]), array.dtype)
-    fill = fill.at[np.flatnonzero(is_new)[: len(rows)]].set(rows)
-    return fill if axis == -2 else fill.T
+        fill = mean.astype(array.dtype)
+    return _join(array, fill, source, axis)
 
 
 def _along(mask: np.ndarray, array: jax.Array, axis: int) -> np.ndarray:
@@ -300,10 +259,10 @@ def _join(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int) -> j
     """Return an array of other rows, new ones those of `fill`; split as it was."""
     shape = list(array.shape)
     shape[axis] = len(source)
-    sharding = getattr(array, "sharding", None)
-    is_split = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
-    if not is_split or sharding is None or len(sharding.device_set) == 1:
+    is_placed = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
+    if not is_placed or len(array.sharding.device_set) == 1:
         return _join_whole(array, fill, source, axis)
+    sharding: Any = array.sharding
     try:
         sharding.shard_shape(tuple(shape))
     except ValueError:
@@ -333,10 +292,9 @@ def _join_whole(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int
 
 def _edit_state(
     opt_state: Tree,
-    found: Sequence[Tables],
     before: Tree,
     after: Tree,
-    plan: _Plan,
+    places: Places,
     init: Callable[[Tree], Tree] | None,
 ) -> Tree:
     """Return the state with its old values, and with fresh ones for new rows."""
@@ -344,64 +302,45 @@ def _edit_state(
         return opt_state
     if init is None:
         raise ValueError("an optimizer's state needs the optimizer; pass it as tx=...")
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), before)
-
-    def with_rows(source: Callable[[int], np.ndarray], more: int) -> Tree:
-        plan = _Plan(lambda vocabulary: np.append(own := source(vocabulary), -1)[: len(own) + more])
-        return jax.eval_shape(lambda tree: init(_edit(tree, found, plan)[0]), shapes)
-
-    if _outline(opt_state) != _outline(with_rows(np.arange, 0)):
+    if _outline(opt_state) != _outline(jax.eval_shape(init, before)):
         raise ValueError(
             "the state is not of this optimizer; pass the one that made it as tx=..., and the"
             " parameters that it is of"
         )
-
-    before_and_after = np.arange, plan.source
-    is_square = [
-        any(len(source(tables.shape[-2])) == tables.shape[-1] for tables in found)
-        for source in before_and_after
-    ]
-
-    def merge(old: jax.Array, new: jax.Array, *others: jax.Array) -> jax.Array:
-        # a factored moment may have its rows elsewhere when there are fewer rows than columns
-        axes = _find_row_axes(old.shape, others[:2], is_square[0])
-        axes_after = _find_row_axes(new.shape, others[2:], is_square[1])
-        axis = next(iter(axes), None)
-        source, shape = plan.source(0 if axis is None else old.shape[axis]), list(old.shape)
-        if axis is not None:
-            shape[axis] = len(source)
-        if len(axes) != 1 or axes != axes_after or new.shape != tuple(shape):
-            raise ValueError(
-                f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
-            )
-        return old if axis is None else _join(old, new, source, axis)
-
+    check_state(before, opt_state)
     fresh = init(after)
-    others = [with_rows(source, more) for source in before_and_after for more in (1, -1)]
-    leaves = map(jax.tree.leaves, (opt_state, fresh, *others))
-    return jax.tree.unflatten(jax.tree.structure(fresh), map(merge, *leaves))
+    nodes = []
+    for old, new in zip(list_parts(before, opt_state)[0], list_parts(after, fresh)[0], strict=True):
+        node = old.node
+        for path, (axis, source) in places.items() if old.entries is not None else ():
+            if (entry := get(node, path)) is not None:
+                (own,) = jax.tree.leaves(get(before, path))
+                merge = partial(_merge, own.shape, axis, source)
+                node = put(node, path, jax.tree.map(merge, entry, get(new.node, path)))
+        nodes.append(node)
+    return jax.tree.unflatten(jax.tree.structure(fresh), jax.tree.leaves(nodes))
 
 
-def _find_row_axes(
-    shape: tuple[int, ...], others: Sequence[jax.Array], is_square: bool
-) -> set[int | None]:
-    """Return the axes whose length is the number of rows.
+def _merge(
+    shape: tuple[int, ...], axis: int, source: np.ndarray, old: jax.Array, new: jax.Array
+) -> jax.Array:
+    """Return an array of a state with its old rows, and with those that the optimizer makes anew.
 
-    `others` are the same array of a table with one row more, and with one less. None stands for
-    no axis. An array that changes otherwise, at a threshold, shows nothing; that of a square table,
-    whose rows and columns are told apart by both, shows that the axis is unclear.
+    `shape` and `axis`, that of the vocabulary, are its parameter's; a statistic's axis is found by
+    its length.
     """
-    found: set[int | None] = set()
-    for other in others:
-        changed = [axis for axis, pair in enumerate(zip(shape, other.shape)) if pair[0] != pair[1]]
-        steps = abs(sum(shape) - sum(other.shape)) if other.ndim == len(shape) else 2
-        if not changed and steps == 0:
-            found.add(None)
-        elif len(changed) == 1 == steps:
-            found.add(changed[0])
-        elif is_square:
-            found |= {None, 0}
-    return found
+    is_whole = old.shape[-len(shape) :] == shape
+    axes = [i for i, size in enumerate(old.shape) if size == shape[axis]]
+    at, expected = axis if is_whole else next(iter(axes), None), list(old.shape)
+    if at is not None:
+        expected[at] = len(source)
+    others = {*shape[:axis], *shape[axis:][1:]}
+    is_unclear = len(axes) > 1 or not others.isdisjoint((shape[axis], len(source)))
+    if new.shape != tuple(expected) or (is_unclear and old.size > 1 and not is_whole):
+        raise ValueError(
+            f"the optimizer keeps {old.shape} and would keep {new.shape}; it cannot be resized"
+        )
+    return old if at is None else _join(old, new, source, at)
 
 
 def _outline(state: Tree) -> Any:

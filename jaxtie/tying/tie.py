@@ -1,7 +1,6 @@
 """Tie and untie a model during training: parameters or modules, and the optimizer's state."""
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar, get_args
 
@@ -26,7 +25,6 @@ def untie(
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool = False,
-    untied_rows: Sequence[int] = (),
     tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Give every embedding an output table: a copy of its input table, moments included.
@@ -54,8 +52,6 @@ def untie(
         exists and is None, or an `eqx.nn.Shared` fills it in.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
         are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
-      untied_rows: those of a partly tied `Embedding`; an NNX module knows them. These rows and
-        their moments are put into the new table; statistics of columns stay the input table's.
       tx: the optimizer from now on, the same or another. Give it if it has the tables in different
         groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
         the state lacks starts as `tx.init` makes it. Only moments of parameters that it freezes may
@@ -67,12 +63,12 @@ def untie(
 
     Raises:
       ValueError: if `params` has no embedding, no table at the path, or shapes instead of arrays;
-        if a part of the state cannot be edited likewise, is of other parameters, or has no place in
-        `tx`.
+        if an embedding has `untied_rows`; if a part of the state cannot be edited likewise, is of
+        other parameters, or has no place in `tx`.
     """
     trees.check_arrays("untie", params, opt_state)
-    found = find(params, input, output, transposed, untied_rows)
-    tied = [tables for tables in found if not tables.untied]
+    tied = [tables for tables in find(params, input, output, transposed) if not tables.untied]
+    trees.refuse_own_rows(tied)
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, tied, tx)
     if tx is None and tied and (label := find_unused_group(params, opt_state)) is not None:
@@ -92,7 +88,6 @@ def tie(
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool | None = None,
-    untied_rows: Sequence[int] = (),
     tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Undo `untie`: keep one table, and its moments: the input's, the output's or their mean.
@@ -102,10 +97,9 @@ def tie(
     `nnx.Module` whose tables are named by paths, both places then share one `nnx.Param`; a D×V
     table becomes a `jaxtie.nnx.Transposed` of it.
 
-    Arguments are those of `untie`, but `transposed` is inferred unless the table is square, and
-    `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the same ids: they
-    and their moments are the output's, and these rows of the input table do not change. A partly
-    tied embedding stays as it is. With `tx`, a moment that only one table has is this one.
+    Arguments are those of `untie`, but `transposed` is inferred unless the table is square. An
+    embedding with `untied_rows` stays as it is. With `tx`, a moment that only one table has is this
+    one.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit, or their dtypes, unless `how` is
@@ -114,8 +108,7 @@ def tie(
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
     trees.check_arrays("tie", params, opt_state)
-    found = find(params, input, output, transposed, untied_rows)
-    untied = [tables for tables in found if tables.untied]
+    untied = [tables for tables in find(params, input, output, transposed) if tables.untied]
     for tables in untied if how != "input" else ():
         trees.check_dtypes(tables, nnx.state(params) if isinstance(params, nnx.Module) else params)
     if isinstance(params, nnx.Module):
@@ -132,13 +125,10 @@ def find(
     input: Place | None,
     output: Place | None,
     transposed: bool | None = None,
-    untied_rows: Sequence[int] | None = None,
 ) -> list[Tables]:
-    """Find embeddings and their untied rows; `untied_rows`: None: any, of the right number."""
-    if isinstance(params, nnx.Module):
-        return modules.find_in_module(params, input, output, transposed)
-    found = trees.find_tables(params, input, output, transposed)
-    return [trees.set_untied_rows(tables, params, untied_rows) for tables in found]
+    """Find the embedding at these paths, or all, in a tree or in a module."""
+    look = modules.find_in_module if isinstance(params, nnx.Module) else trees.find_tables
+    return look(params, input, output, transposed)
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:

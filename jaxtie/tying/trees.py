@@ -12,14 +12,13 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
-from jaxtie.tying.head import PARTS, Tree, check_ids
+from jaxtie.tying.head import PARTS, Tree
 
 Path = tuple[Hashable, ...]
-# "decoder/head/kernel", a sequence of keys, which may contain slashes, or a key path of JAX
+# "decoder/head/kernel"; a sequence of keys, which may contain slashes; or a key path of JAX
 Place = str | Sequence[Hashable]
 How = Literal["input", "output", "mean"]
 MASKED = optax.MaskedNode()
@@ -38,7 +37,6 @@ class Tables(NamedTuple):
         the output comes first.
       rows: path of the untied output rows; empty for tables that no `Embedding` created.
       partly_tied: whether the tree has these rows.
-      untied_rows: their token ids, ascending; empty if none were given.
     """
 
     input: Path
@@ -49,7 +47,6 @@ class Tables(NamedTuple):
     tied_at: Path
     rows: Path = ()
     partly_tied: bool = False
-    untied_rows: tuple[int, ...] = ()
 
     @property
     def input_now(self) -> Path:
@@ -60,23 +57,10 @@ class Tables(NamedTuple):
 Edit = Callable[[Tables, Tree], Tree]
 
 
-def parse_path(place: Place, tree: Tree) -> Path:
-    """Return the keys that a place names; keys of the tree may contain slashes."""
-    if not isinstance(place, str):
-        is_entry = [type(key).__module__.startswith("jax") for key in place]
-        return tuple(keys_of((x,))[0] if own else x for x, own in zip(place, is_entry, strict=True))
-
-    def resolve(tree: Tree, names: list[str]) -> Path | None:
-        children = take_apart(tree)[0] if names else {}
-        for i in range(1, len(names) + 1):
-            key = "/".join(names[:i])
-            if key in children and (rest := resolve(children[key], names[i:])) is not None:
-                return (key, *rest)
-        return None if names else ()
-
-    names = place.split("/")
-    ends = ((resolve(tree, names[:i]), names[i:]) for i in range(len(names), -1, -1))
-    return next((*found, *new) for found, new in ends if found is not None)
+def parse_path(place: Place) -> Path:
+    """Return the keys that a place names."""
+    keys = place.split("/") if isinstance(place, str) else place
+    return tuple(keys_of((x,))[0] if type(x).__module__.startswith("jax") else x for x in keys)
 
 
 def format_path(path: Path) -> str:
@@ -175,14 +159,9 @@ def find_tables(
     output: Place | None = None,
     transposed: bool | None = None,
 ) -> list[Tables]:
-    """Find the embedding at these paths or, without paths, all that an `Embedding` created.
-
-    Raises:
-      ValueError: if there is none, or if two tables do not fit together.
-    """
+    """Find the embedding at these paths or, without paths, all that an `Embedding` created."""
     if input is not None and output is not None:
-        one, other = parse_path(input, params), parse_path(output, params)
-        return [_tables_at(params, one, other, transposed)]
+        return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
     if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
@@ -262,26 +241,14 @@ def check_arrays(name: str, params: Tree, *others: Tree) -> None:
         )
 
 
-def set_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int] | None) -> Tables:
-    """Return the tables with the token ids of their untied rows.
-
-    None: ids that only have the right number, for shapes.
-
-    Raises:
-      ValueError: if ids are missing, impossible or too many or few.
-    """
-    if untied_rows and not tables.rows:
-        raise ValueError("untied_rows: expected an Embedding of jaxtie, not tables by their paths")
-    own = jax.tree.leaves(get(params, tables.rows)) if tables.partly_tied else []
-    count = own[0].shape[-2] if own else 0
-    ids = tuple(range(count) if untied_rows is None else map(int, untied_rows))
-    check_ids("untied_rows", ids, tables.shape[-2])
-    where = format_path(tables.rows)
-    if own and not ids:
-        raise ValueError(f"{where} are rows of their own; say which by untied_rows=...")
-    if own and len(ids) != count:
-        raise ValueError(f"{where} are {count} rows; expected as many untied_rows")
-    return tables._replace(untied_rows=ids)
+def refuse_own_rows(found: Sequence[Tables]) -> None:
+    """Raise ValueError if an embedding has untied rows."""
+    for tables in found:
+        if tables.partly_tied:
+            raise ValueError(
+                f"{format_path(tables.rows)} are rows of their own; expected an embedding without"
+                " untied_rows"
+            )
 
 
 def is_transposed(tables: Tables) -> bool:
@@ -294,20 +261,9 @@ def is_transposed(tables: Tables) -> bool:
     return tables.transposed
 
 
-def edit_trees(
-    edit: Edit, found: Sequence[Tables], params: Tree, opt_state: Tree
-) -> tuple[Tree, Tree]:
-    """Edit these embeddings in the parameters and in every part of the state laid out like them."""
-
-    def edit_all(tree: Tree) -> Tree:
-        return reduce(lambda tree, tables: edit(tables, tree), found, tree)
-
-    def is_laid_out(node: Tree) -> bool:
-        return entries_of(params, node) is not None
-
-    return edit_all(params), jax.tree.map(
-        lambda node: edit_all(node) if is_laid_out(node) else node, opt_state, is_leaf=is_laid_out
-    )
+def edit_tree(edit: Edit, found: Sequence[Tables], tree: Tree) -> Tree:
+    """Edit these embeddings in a tree laid out like the parameters."""
+    return reduce(lambda tree, tables: edit(tables, tree), found, tree)
 
 
 def entries_of(params: Tree, node: Tree) -> list[Tree] | None:
@@ -342,11 +298,8 @@ def split_once(tree: Tree) -> tuple[list, jax.tree_util.PyTreeDef]:
 
 
 def untie_tree(tables: Tables, tree: Tree) -> Tree:
-    """Give a tree laid out like tied or partly tied parameters two tables."""
+    """Give a tree laid out like tied parameters two tables."""
     table = get(tree, tables.tied_at)
-    if tables.partly_tied:
-        output = _put_rows(tables, table, get(tree, tables.rows))
-        return put(put(tree, tables.output, output), tables.rows, GONE)
     if tables.transposed:
         output = _transpose(table, tables.shape)
     else:  # A copy: a step that donates its state cannot take the same array twice.
@@ -355,11 +308,10 @@ def untie_tree(tables: Tables, tree: Tree) -> Tree:
 
 
 def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
-    """Give a tree laid out like untied parameters one table, and its untied rows."""
-    one, other = get(tree, tables.input), get(tree, tables.output)
-    table = one
+    """Give a tree laid out like untied parameters one table."""
+    table = get(tree, tables.input)
     if how != "input":
-        aligned = align(tables, other)
+        aligned = align(tables, get(tree, tables.output))
 
         def combine(a: jax.Array, b: jax.Array) -> jax.Array:
             if how == "output":
@@ -373,15 +325,18 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
             is_float = jnp.issubdtype(a.dtype, jnp.floating)
             return _shard_like((a + b) / 2 if is_float else a, a)
 
-        table = _combine(combine, one, aligned, tables.input, tables.output)
-        if tables.untied_rows:
-            table = _put_rows(tables, table, _take_rows(tables, one))
+        leaves, others = jax.tree.leaves(table), jax.tree.leaves(aligned)
+        if len(leaves) != len(others):
+            raise ValueError(
+                f"the optimizer keeps {len(leaves)} arrays for {format_path(tables.input)} and"
+                f" {len(others)} for {format_path(tables.output)}; pass the new optimizer as"
+                " tx=..., or treat both alike"
+            )
+        table = jax.tree.unflatten(jax.tree.structure(table), map(combine, leaves, others))
     if tables.tied_at == tables.input:
-        tied = put(put(tree, tables.input, table), tables.output, GONE)
-    else:  # at the output or below it
-        emptied = put(tree, tables.output, {})
-        tied = put(put(emptied, tables.tied_at, table), tables.input, GONE)
-    return put(tied, tables.rows, _take_rows(tables, other)) if tables.untied_rows else tied
+        return put(put(tree, tables.input, table), tables.output, GONE)
+    emptied = put(tree, tables.output, {})  # the table is at the output or below it
+    return put(put(emptied, tables.tied_at, table), tables.input, GONE)
 
 
 def check_dtypes(tables: Tables, tree: Tree) -> None:
@@ -399,73 +354,6 @@ def align(tables: Tables, entry: Tree, *, reverse: bool = False) -> Tree:
     if not is_transposed(tables):
         return entry
     return _transpose(entry, tables.shape if reverse else _swap_last(tables.shape))
-
-
-def _combine(combine: Callable, one: Tree, other: Tree, path: Path, other_path: Path) -> Tree:
-    """Combine the entries of two tables leaf by leaf, in the structure of the first."""
-    leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
-    if len(leaves) != len(others):
-        raise ValueError(
-            f"the optimizer keeps {len(leaves)} arrays for {format_path(path)} and {len(others)}"
-            f" for {format_path(other_path)}; pass the new optimizer as tx=..., or treat both alike"
-        )
-    return jax.tree.unflatten(jax.tree.structure(one), map(combine, leaves, others))
-
-
-def _put_rows(tables: Tables, table: Tree, rows: Tree) -> Tree:
-    """Put the entries of the untied rows into the entry of a table.
-
-    Arrays without a row axis, such as statistics of columns, stay the table's.
-    """
-
-    def put_rows(leaf: jax.Array, own: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf, table)
-        if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
-            raise ValueError(
-                f"the optimizer keeps {leaf.shape} for {format_path(tables.input)} and {own.shape}"
-                f" for {format_path(tables.rows)}; expected both to be treated alike"
-            )
-        if at is None:
-            return leaf.copy()
-        if isinstance(leaf, np.ndarray):
-            leaf = leaf.copy()
-            leaf[at] = own
-            return leaf
-        return _shard_like(leaf.at[at].set(own), leaf)
-
-    return _combine(put_rows, table, rows, tables.input, tables.rows)
-
-
-def _take_rows(tables: Tables, entry: Tree) -> Tree:
-    """Return the entry of the untied rows from the entry of a table."""
-
-    def take(leaf: jax.Array) -> jax.Array:
-        at = _row_index(tables, leaf, entry)
-        return leaf.copy() if at is None else leaf[at]
-
-    return _change_axes(
-        jax.tree.map(take, entry), lambda axes: (*axes[:-2], None, *axes[-1:])
-    )  # a few rows are not split
-
-
-def _row_index(tables: Tables, leaf: jax.Array, entry: Tree) -> tuple | None:
-    """Return the index of the untied rows in an array of an entry; None if it has no row axis."""
-    front, vocabulary, width = len(tables.shape) - 2, *tables.shape[-2:]
-    ids = np.array(tables.untied_rows)
-    if leaf.shape == tables.shape:
-        return (*[slice(None)] * front, ids)
-    row_axes = [axis for axis in range(front, leaf.ndim) if leaf.shape[axis] == vocabulary]
-    if not row_axes and _is_statistic(leaf, tables.shape):
-        return None
-    # Optax orders factored moments by length, so those of a few rows are the other way round
-    by_length = leaf.ndim == front + 1 and type(entry) not in (list, tuple)
-    is_unclear = vocabulary == width or (by_length and len(ids) <= width < vocabulary)
-    if is_unclear or len(row_axes) != 1:
-        raise ValueError(
-            f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its row axis is"
-            f" ambiguous for {len(ids)} rows"
-        )
-    return (*[slice(None)] * row_axes[0], ids)
 
 
 def _transpose(entry: Tree, shape: tuple[int, ...]) -> Tree:
@@ -493,7 +381,7 @@ def _transpose(entry: Tree, shape: tuple[int, ...]) -> Tree:
             " transposed with it"
         )
 
-    return _change_axes(jax.tree.map(transpose, entry, is_leaf=is_list), _swap_last)
+    return _swap_axes(jax.tree.map(transpose, entry, is_leaf=is_list))
 
 
 def _is_statistic(leaf: jax.Array, shape: tuple[int, ...]) -> bool:
@@ -506,13 +394,13 @@ def _swap_last(axes: tuple) -> tuple:
     return (*axes[:-2], *axes[:-3:-1]) if len(axes) > 1 else axes
 
 
-def _change_axes(entry: Tree, change: Callable[[tuple], tuple]) -> Tree:
-    """Change the names of mesh axes in a box around a table."""
+def _swap_axes(entry: Tree) -> Tree:
+    """Swap the names of the last two mesh axes in a box around a table."""
     if isinstance(entry, nn.Partitioned):
-        return entry.replace(names=change(entry.names))
+        return entry.replace(names=_swap_last(entry.names))
     if isinstance(entry, nnx.Variable):
         axes = entry.get_metadata().get("out_sharding")
-        return entry.replace(out_sharding=change(axes)) if isinstance(axes, tuple) else entry
+        return entry.replace(out_sharding=_swap_last(axes)) if isinstance(axes, tuple) else entry
     return entry
 
 

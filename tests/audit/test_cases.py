@@ -408,13 +408,13 @@ CASES = {
 def test_the_verdict(tmp_path, case):
     expected, config, tensors, *words = CASES[case]
     found = audit_folder(tmp_path, tensors, config)
-    main = found.verdict.main
+    main = found.main
     assert codes(found) == (expected if isinstance(expected, set) else set()), main.text
     assert found.status == isinstance(expected, set)
     if isinstance(expected, str):
         assert main.code == expected
     if expected in ("no-head", "lone"):
-        assert "Tied" not in main.text and found.verdict.saved == 0
+        assert "Tied" not in main.text
     said = " ".join([main.text, main.fix, *main.loaders])
     assert all(word in said for word in words), said
 
@@ -424,5 +424,5 @@ def test_padding_is_a_note_and_no_shard(tmp_path, name):
     _, config, tensors = CASES[name]
     found = audit_folder(tmp_path, tensors, config)
     is_noted = bool({"padding", "sizes"} & codes(found, "note"))
-    assert is_noted or "rows of padding" in found.verdict.main.text
-    assert not any("shard" in finding.text for finding in found.verdict.findings)
+    assert is_noted or "rows of padding" in found.main.text
+    assert not any("shard" in finding.text for finding in found.findings)

@@ -19,8 +19,8 @@ def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
     whole = audit(path)
     monkeypatch.setattr(compare, "BLOCK_BYTES", 32 * 16 * 2)
     monkeypatch.setattr(command, "SECONDS", -1.0)
-    assert audit(path).verdict.main == whole.verdict.main
-    assert "3 of 512 rows (ids 100 to 102)" in whole.verdict.main.text
+    assert audit(path).main == whole.main
+    assert "3 of 512 rows (ids 100 to 102)" in whole.main.text
     assert run_command(path) == 1 and capsys.readouterr().err == ""  # --quiet
     assert command.main_audit([str(path)]) == 1
     assert "rows compared: 480 of 512\n" in capsys.readouterr().err
@@ -32,7 +32,7 @@ def test_a_model_with_codebooks_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match="has an embedding for each codebook, as MusicGen"):
         audit_folder(tmp_path / "all", tables)
     found = audit_folder(tmp_path / "one", tables, names=("embed_tokens.0.weight", names[2]))
-    assert found.verdict.main.code == "equal"
+    assert found.main.code == "equal"
 
 
 def test_nan_and_infinities_are_counted(tmp_path):
@@ -40,16 +40,15 @@ def test_nan_and_infinities_are_counted(tmp_path):
     bad[3, :2], bad[7, 0] = np.nan, -np.inf
     found = audit_folder(tmp_path, {E: bad}, TIED)
     assert codes(found) == {"not-finite"}
-    assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.verdict.main.text
+    assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.main.text
 
 
-def test_zeros_and_repeats_are_reported(tmp_path):
+def test_zeros_are_reported(tmp_path):
     rows = A.copy()
-    rows[0], rows[300:312] = 0, A[299]
+    rows[0] = 0
     found = audit_folder(tmp_path, {E: rows}, TIED)
-    texts = " ".join(finding.text for finding in found.verdict.findings)
+    texts = " ".join(finding.text for finding in found.findings)
     assert found.status == 0 and "Rows of zeros in the input embedding: 1 (ids 0)" in texts
-    assert "13 rows of the input embedding occur more than once, one of them 13 times" in texts
 
 
 @pytest.mark.parametrize(

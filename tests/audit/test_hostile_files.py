@@ -461,19 +461,11 @@ UNREADABLE = {
         keras(shape=A.shape, dtype="f4", external=[("elsewhere.bin", 0, 4 * A.size)]),
     ),
     "HDF5 with a link to another file": (
-        "points to another file",
+        "'weight' is a link, which is not followed",
         linked(h5py.ExternalLink("elsewhere.h5", "/b"), "lm_head/weight"),
     ),
-    "HDF5 with a link to a link to another file": (
-        "points to another file",
-        hdf5(
-            lambda file: file.update(
-                {"x": h5py.ExternalLink("elsewhere.h5", "/"), "lm_head": h5py.SoftLink("/x/b")}
-            )
-        ),
-    ),
-    "HDF5 with a link to nothing": ("HDF5", linked(h5py.SoftLink("/nowhere"))),
-    "HDF5 with a link to itself": ("or nowhere", linked(h5py.SoftLink("/lm_head"))),
+    "HDF5 with a link to nothing": ("is a link", linked(h5py.SoftLink("/nowhere"))),
+    "HDF5 with a link to itself": ("is a link", linked(h5py.SoftLink("/lm_head"))),
     "HDF5 with a group in itself": (
         "without end",
         hdf5(lambda file: file.__setitem__("embed_tokens/again", file["embed_tokens"])),

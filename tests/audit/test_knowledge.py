@@ -74,7 +74,7 @@ def test_every_flag_at_every_level(tmp_path, name, tied):
         "tie_word_embeddings: missing",
         f"text_config.{name}: {str(tied).lower()}",
     ]
-    assert f"set {name}: {str(not tied).lower()}" in found.verdict.main.fix
+    assert f"set {name}: {str(not tied).lower()}" in found.main.fix
 
 
 def test_defaults_of_classes():
@@ -85,14 +85,14 @@ def test_defaults_of_classes():
 @pytest.mark.parametrize(("kind", "count"), [("nemotron_parse", 1), ("llama", 0), (None, 0)])
 def test_a_row_of_the_loaders_may_be_about_some_kinds_only(tmp_path, kind, count):
     config = V | TIED | ({"model_type": kind} if kind else {})
-    main = audit_folder(tmp_path, {"decoder.embed_tokens.weight": A}, config).verdict.main
+    main = audit_folder(tmp_path, {"decoder.embed_tokens.weight": A}, config).main
     assert main.code == "once" and len(main.loaders) == count
     assert all("vllm/pull/53020" in line for line in main.loaders)
 
 
 def test_a_t5_that_transformers_5_saved_scales_by_a_flag_of_its_own(tmp_path):
     config = V | TIED | {"model_type": "t5", "scale_decoder_outputs": False}
-    main = audit_folder(tmp_path, {"shared.weight": A, H: B}, config).verdict.main
+    main = audit_folder(tmp_path, {"shared.weight": A, H: B}, config).main
     assert main.code == "tied-but-different"
     assert "turns off the factor 1/√D of the logits in transformers 4)" in main.fix
 
@@ -115,7 +115,7 @@ def test_what_transformers_5_changed_of_t5_is_said(tmp_path, kind, claim, factor
     flags = UNTIED if claim.startswith("config") else {}
     name = E if kind == "llama" else "shared.weight"
     found = audit_folder(tmp_path, {name: A}, V | flags | {"model_type": kind})
-    main = found.verdict.main
+    main = found.main
     assert main.code == "untied-but-once" and main.text.startswith(claim) and factor in main.fix
     assert any(line.startswith(loader) for line in main.loaders)
     (line,) = (line for line in lines_of(found) if line.startswith("loaders"))

@@ -117,9 +117,3 @@ def test_verdicts_on_files_as_packages_ship_them(tmp_path, capsys, make, options
     assert run_command(make(tmp_path), *options) == status
     out, error = capsys.readouterr()
     assert all(word in out + error for word in words)
-
-
-def test_a_head_of_another_width_cannot_be_tied(tmp_path, capsys):
-    named = (in_hdf5(TEXTGENRNN)(tmp_path), "--output", "output/output/kernel:0")
-    run_command(*named, "--verbose")
-    assert "tying saves" not in capsys.readouterr().out

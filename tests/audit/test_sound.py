@@ -42,7 +42,7 @@ def test_orbax_vocabularies_that_no_block_divides(tmp_path, monkeypatch, count, 
     write_array(tmp_path / "item", "params.wte.embedding", first)
     write_array(tmp_path / "item", "params.lm_head.kernel", np.ascontiguousarray(second.T))
     found = audit(tmp_path / "item")
-    assert found.status == 0 and f"{count - 1:,} of {count:,} rows" in found.verdict.main.text
+    assert found.status == 0 and f"{count - 1:,} of {count:,} rows" in found.main.text
 
 
 def test_nnx_state_with_its_optimizer(tmp_path):
@@ -53,7 +53,7 @@ def test_nnx_state_with_its_optimizer(tmp_path):
         "optimizer.opt_state.0.mu.embedding.input.value": B,
     }.items():
         write_array(tmp_path / "item", name, array)
-    verdict = audit(tmp_path / "item").verdict
+    verdict = audit(tmp_path / "item")
     assert verdict.main.code == "different"
     assert verdict.embeddings.output.tensor.name == "model.embedding.output.value"
 
@@ -77,21 +77,19 @@ def test_quantised_keras(tmp_path, variables, code, output):
     with h5py.File(tmp_path / "model.weights.h5", "w") as file:
         for i, variable in enumerate(variables):
             file[f"layers/token_embedding/vars/{i}"] = variable
-    verdict = audit(tmp_path / "model.weights.h5").verdict
-    assert verdict.is_consistent and verdict.main.code == code and "packed" in verdict.main.text
+    verdict = audit(tmp_path / "model.weights.h5")
+    assert verdict.status == 0 and verdict.main.code == code and "packed" in verdict.main.text
     found = verdict.embeddings.output and verdict.embeddings.output.tensor.name
     assert found == (f"layers/token_embedding/vars/{output}" if output else None)
 
 
 @pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
-def test_hdf5_under_any_suffix_and_behind_soft_links(tmp_path, name):
+def test_hdf5_under_any_suffix(tmp_path, name):
     with h5py.File(tmp_path / name, "w") as file:
-        file["model/embed_tokens/embeddings"], file["store/b"] = F32_A, F32_B
-        file["model/lm_head/weight"] = h5py.SoftLink("/alias/b")
-        file["alias"] = h5py.SoftLink("store")
+        file["model/embed_tokens/embeddings"], file["model/lm_head/weight"] = F32_A, F32_B
         file["optimizer_weights/embed_tokens/embeddings"] = F32_B
     for path in (tmp_path, tmp_path / name):
-        verdict = audit(path).verdict
+        verdict = audit(path)
         assert verdict.main.code == "different"
         assert verdict.embeddings.output.tensor.name == "model/lm_head/weight"
 
@@ -99,7 +97,7 @@ def test_hdf5_under_any_suffix_and_behind_soft_links(tmp_path, name):
 @pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "t5encoder"])
 def test_gguf_of_an_encoder_has_no_head(tmp_path, architecture):
     found = audit(write_gguf(tmp_path / "m.gguf", {"token_embd.weight": A}, architecture))
-    assert found.verdict.main.code == "no-head" and found.verdict.saved == 0
+    assert found.main.code == "no-head"
 
 
 @pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
@@ -107,7 +105,7 @@ def test_a_sentence_embedder_has_no_head(tmp_path, name):
     (tmp_path / name).write_text("{}")
     config = V | UNTIED | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
     found = audit_folder(tmp_path, {E: A}, config)
-    assert found.status == 0 and found.verdict.main.code == "no-head"
+    assert found.status == 0 and found.main.code == "no-head"
 
 
 def cached(hub: Path, name: str, tensors: dict[str, np.ndarray]) -> Path:
@@ -137,8 +135,7 @@ def test_a_repository_is_found_in_the_cache(tmp_path, monkeypatch, name, variabl
     shard = snapshot / "model-00002-of-00002.safetensors"
     for path in (Path(name), snapshot, snapshot.parents[1], shard):
         found = audit(path)
-        assert found.status == 0 and found.verdict.main.code == "different"
-        assert found.checkpoint.linked == (snapshot.parents[1] / "blobs").resolve()
+        assert found.status == 0 and found.main.code == "different"
 
 
 @pytest.mark.parametrize("has_index", [True, False])
@@ -148,14 +145,14 @@ def test_a_single_shard_stands_for_all(tmp_path, has_index):
         (path / "model.safetensors.index.json").unlink()
     for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
         found = audit(path / name)
-        assert found.status == 0 and found.verdict.main.code == "different"
+        assert found.status == 0 and found.main.code == "different"
 
 
 def test_a_single_shard_of_a_gguf_stands_for_all(tmp_path):
     for i, tensors in enumerate(({"token_embd.weight": A}, {"output.weight": B}), 1):
         write_gguf(tmp_path / f"m-0000{i}-of-00002.gguf", tensors)
     found = audit(tmp_path / "m-00001-of-00002.gguf")
-    assert found.verdict.main.code == "different"
+    assert found.main.code == "different"
 
 
 def test_the_step_of_levanter_is_found(tmp_path):
@@ -167,8 +164,8 @@ def test_the_step_of_levanter_is_found(tmp_path):
             store = ts.open(spec, dtype="bfloat16", shape=table.shape, create=True).result()
             store.write(table).result()
         (folder / "metadata.json").write_text("{}")
-    assert audit(tmp_path).verdict.main.code == "different"
-    assert audit(tmp_path / "step-50").verdict.main.code == "equal"
+    assert audit(tmp_path).main.code == "different"
+    assert audit(tmp_path / "step-50").main.code == "equal"
 
 
 @pytest.mark.parametrize(
@@ -176,13 +173,13 @@ def test_the_step_of_levanter_is_found(tmp_path):
 )
 def test_some_classes_named_model_have_an_output(tmp_path, name):
     found = audit_folder(tmp_path, {E: A}, V | UNTIED | {"architectures": [name]})
-    assert found.status == 1 and found.verdict.main.code == "untied-but-once"
+    assert found.status == 1 and found.main.code == "untied-but-once"
 
 
 def test_shards_with_an_index(tmp_path):
     found = audit(write_shards(tmp_path, [{E: A}, {H: B}], **V, **UNTIED))
-    assert found.status == 0 and found.verdict.main.code == "different"
-    file = found.verdict.embeddings.output.tensor.file
+    assert found.status == 0 and found.main.code == "different"
+    file = found.embeddings.output.tensor.file
     assert file.name == "model-00002-of-00002.safetensors"
 
 
@@ -190,14 +187,14 @@ def test_shards_with_an_index(tmp_path):
 def test_npz_mapped_or_compressed(tmp_path, save):
     arrays = {"params/wte/embedding": F32_A, "params/lm_head/kernel": F32_B.T}
     save(tmp_path / "tables.npz", **arrays)
-    verdict = audit(tmp_path / "tables.npz").verdict
+    verdict = audit(tmp_path / "tables.npz")
     assert verdict.main.code == "different" and verdict.embeddings.output.transposed
     np.testing.assert_array_equal(verdict.embeddings.output.block(3, 9), F32_B[3:9])
 
 
 def test_bfloat16_in_npz(tmp_path):
     np.savez(tmp_path / "tables.npz", **{E: A, H: A})
-    assert audit(tmp_path / "tables.npz").verdict.main.code == "equal"
+    assert audit(tmp_path / "tables.npz").main.code == "equal"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +207,8 @@ def test_keras_weights(tmp_path, second, stored):
         if second is not None:
             group["1"] = second
     found = audit(tmp_path / "model.weights.h5")
-    assert found.status == 0 and found.verdict.main.code == stored
-    rows = found.verdict.embeddings.input.block(1, VOCABULARY)
+    assert found.status == 0 and found.main.code == stored
+    rows = found.embeddings.input.block(1, VOCABULARY)
     np.testing.assert_array_equal(rows, F32_A[1:])
 
 
@@ -231,7 +228,7 @@ def test_orbax_item(tmp_path, driver):
     (tmp_path / "config.json").write_text(json.dumps({"logits_via_embedding": False}))
     found = audit(tmp_path)
     assert found.checkpoint.format == "Orbax" and found.status == 0
-    assert found.verdict.main.code == "different"
+    assert found.main.code == "different"
     assert len(found.checkpoint.configuration.declared) == 1
 
 
@@ -248,13 +245,13 @@ PACKED = np.zeros(A.shape, np.uint8)
     ids=["two", "one packed", "two packed"],
 )
 def test_gguf(tmp_path, stored, tensors):
-    assert audit(write_gguf(tmp_path / "m.gguf", tensors)).verdict.main.code == stored
+    assert audit(write_gguf(tmp_path / "m.gguf", tensors)).main.code == stored
 
 
 def test_names_can_be_given(tmp_path):
     names = "words.in", "words.out"
     found = audit_folder(tmp_path, {"words.in": A, "words.out": B}, UNTIED, names=names)
-    assert found.status == 0 and found.verdict.main.code == "different"
+    assert found.status == 0 and found.main.code == "different"
 
 
 @pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -275,7 +272,7 @@ def test_a_run_of_jaxtie_is_refused(tmp_path, trained):
 
 def test_an_item_of_another_program_may_have_the_name_of_ours(tmp_path):
     write_array(tmp_path / "members", "params.token_embedder.embedding", A)
-    assert audit(tmp_path).verdict.main.code == "lone"
+    assert audit(tmp_path).main.code == "lone"
 
 
 @pytest.mark.parametrize(
@@ -290,13 +287,13 @@ def test_an_item_of_another_program_may_have_the_name_of_ours(tmp_path):
 )
 def test_how_embeddings_are_equal(tmp_path, how, output):
     found = audit_folder(tmp_path, {E: A, H: output}, TIED)
-    assert found.status == 0 and f"equal {how}" in found.verdict.main.text
+    assert found.status == 0 and f"equal {how}" in found.main.text
 
 
 def test_untied_embeddings_may_differ_by_a_scale(tmp_path):
     third = (F32_A / 3).astype(ml_dtypes.bfloat16)
     found = audit_folder(tmp_path, {E: A, H: third}, UNTIED)
-    assert found.status == 0 and found.verdict.main.code == "scaled"
+    assert found.status == 0 and found.main.code == "scaled"
 
 
 def keras_file(path: Path, variables: Mapping[str, np.ndarray], tied: bool | None) -> Path:
@@ -353,10 +350,10 @@ def test_files_of_keras_3(tmp_path, case):
     path = keras_file(tmp_path / "model.keras", variables, tied)
     for given in (path, tmp_path):
         found = audit(given)
-        assert found.verdict.main.code == code and found.status == (code == "untied-but-once")
+        assert found.main.code == code and found.status == (code == "untied-but-once")
         assert found.checkpoint.configuration.claim is tied
     if tied is not None:
-        assert "model.keras says" in found.verdict.main.text
+        assert "model.keras says" in found.main.text
 
 
 def test_a_keras_file_whose_weights_are_compressed_is_refused(tmp_path):
@@ -369,4 +366,4 @@ def test_a_keras_file_whose_weights_are_compressed_is_refused(tmp_path):
 
 def test_the_flat_names_of_gemma_in_jax(tmp_path):
     write_array(tmp_path, "transformer/embedder.input_embedding", F32_A)
-    assert audit(tmp_path).verdict.main.code == "lone"
+    assert audit(tmp_path).main.code == "lone"

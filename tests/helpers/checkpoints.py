@@ -118,7 +118,7 @@ def audit_folder(
 
 def codes(found: Audit, level: str = "wrong") -> set[str]:
     """Return the codes of all findings of a level."""
-    findings = found.verdict.findings
+    findings = found.findings
     return {finding.code for finding in findings if finding.level == level}
 
 

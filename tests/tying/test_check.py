@@ -137,13 +137,6 @@ BROKEN = {
         "head/kernel is a copy of embed/table, scaled",
         lambda: {"params": two_tables(TABLE.T * 30), **PATHS},
     ),
-    "a stacked copy": (
-        r"old\[1, 0\] is a copy of embed/table, equal",
-        lambda: {
-            "params": tree(old=jnp.stack([W[:1] + jnp.zeros((V, D)), TABLE])[:, None]),
-            **PATHS,
-        },
-    ),
     "a padded copy": (
         "old is a copy of embed/table, equal",
         lambda: {"params": tree(old=jnp.pad(TABLE.T, [(0, 0), (0, 2)])), **PATHS},

@@ -172,38 +172,33 @@ def test_ignored_targets_do_not_count(ignored, reduction):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), found, expected)
 
 
-SMOOTHED = [{"label_smoothing": 0.1}, {"label_smoothing": 0.1, "z_loss": 1e-2, "allowed": True}]
-
-
-def by_optax(values, *, allowed, smoothing, z_loss):
-    """Return losses and ln Σ exp(logits) from all logits."""
+def by_optax(values, *, allowed, z_loss):
+    """Return losses from all logits."""
     logits = values["h"] @ values["table"].T + values["bias"][None]
     kept = logits[:, : V - 10] if allowed else logits
-    labels = optax.smooth_labels(jax.nn.one_hot(TARGETS, kept.shape[1]), smoothing)
     log_sum = jax.nn.logsumexp(kept, axis=-1)
-    return optax.softmax_cross_entropy(kept, labels) + z_loss * log_sum**2, log_sum
+    losses = optax.softmax_cross_entropy_with_integer_labels(kept, TARGETS)
+    return losses + z_loss * log_sum**2
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("options", [{}, *SMOOTHED])
+@pytest.mark.parametrize("options", [{}, {"z_loss": 1e-2, "allowed": True}])
 def test_agreement_with_optax(reduction, options, x64):
-    """In loss, log-sums and the gradients of both, for V×D and D×V tables."""
+    """In loss and gradients, for V×D and D×V tables."""
     values, across = cast(VALUES, jnp.float64), bool(options)
-    z, smoothing = (options.get(name, 0.0) for name in ("z_loss", "label_smoothing"))
-    allowed, weights = options.get("allowed", False), WEIGHTS.astype(jnp.float64)
+    z, allowed = options.get("z_loss", 0.0), options.get("allowed", False)
+    weights = WEIGHTS.astype(jnp.float64)
     scale = weights / weights.sum() if reduction == "mean" else weights
     push = jnp.cos(jnp.arange(P))  # a cotangent for each position
 
-    def combine(losses, log_sums=0.0):
-        each = losses if reduction == "none" else losses[None]
-        return jnp.sum(each * (push if reduction == "none" else 1)) + jnp.sum(push * log_sums)
+    def combine(losses):
+        return jnp.sum(losses * (push if reduction == "none" else 1))
 
-    def plainly(values, with_lse):
-        losses, log_sums = by_optax(values, allowed=allowed, smoothing=smoothing, z_loss=z)
-        losses = scale * losses if reduction == "none" else jnp.sum(scale * losses)
-        return combine(losses, log_sums if with_lse else 0.0)
+    def plainly(values):
+        losses = by_optax(values, allowed=allowed, z_loss=z)
+        return combine(scale * losses if reduction == "none" else jnp.sum(scale * losses))
 
-    def blockwise(values, with_lse):
+    def blockwise(values):
         table = values["table"].T if across else values["table"]
         found = cross_entropy(
             values["h"].reshape(2, -1, D),
@@ -214,18 +209,12 @@ def test_agreement_with_optax(reduction, options, x64):
             bias_V=values["bias"],
             allowed_V=ALLOWED if allowed else None,
             z_loss=z,
-            label_smoothing=smoothing,
             reduction=reduction,
-            return_lse=with_lse,
             block=16,
         )
-        return combine(*(x.ravel() if x.ndim else x for x in (found[0], *found[2:])))
+        return combine(found[0].ravel() if found[0].ndim else found[0])
 
-    def without_and_with_lse(loss):
-        look = jax.value_and_grad(loss)
-        return once(lambda values: (look(values, False), look(values, True)))(values)
-
-    found, expected = map(without_and_with_lse, (blockwise, plainly))
+    found, expected = (once(jax.value_and_grad(loss))(values) for loss in (blockwise, plainly))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-12), found, expected)
     loss = cross_entropy(*(values[name].astype(jnp.float32) for name in ("h", "table")), TARGETS)[0]
     logits = values["h"] @ values["table"].T
@@ -238,7 +227,7 @@ def test_bfloat16_gradients_of_each_reduction_are_summed_in_float32(reduction):
     h, table = jnp.ones((4096, 1), jnp.bfloat16), jnp.zeros((2, 1), jnp.bfloat16)
 
     def loss(table):
-        options = {"block": 1, "reduction": reduction, "return_lse": True}
+        options = {"block": 1, "reduction": reduction}
         return jnp.sum(cross_entropy(h, table, jnp.zeros(4096, int), **options)[0])
 
     slope = once(jax.grad(loss))(table).astype(jnp.float32).ravel()
@@ -319,7 +308,7 @@ def test_no_device_holds_a_whole_table_that_is_split_along_the_vocabulary(reduct
 
     def loss(h, table):
         options = {"transposed": across, "block": 16, "reduction": reduction, "z_loss": 1e-3}
-        return jnp.sum(cross_entropy(h, table, TARGETS, label_smoothing=0.1, **options)[0])
+        return jnp.sum(cross_entropy(h, table, TARGETS, **options)[0])
 
     with jax.set_mesh(mesh):
         text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(h, table).compile().as_text()
@@ -373,7 +362,7 @@ def on_mesh(axis_type):
 
 REDUCED = [
     {"reduction": "sum", "z_loss": 1e-3},
-    {"reduction": "none", "return_lse": True, "label_smoothing": 0.1},
+    {"reduction": "none"},
 ]
 
 
@@ -436,25 +425,21 @@ def test_a_table_on_explicit_mesh_axes_and_targets_of_the_host(options, axes):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_terms_of_a_schedule_are_arrays(reduction):
-    """As those of the compiled step, also where they are 0."""
+def test_a_term_of_a_schedule_is_an_array(reduction):
+    """As that of the compiled step, also where it is 0."""
     values = cast(VALUES, jnp.float32)
 
-    @partial(jax.jit, static_argnums=2)
-    def look(z_loss, smoothing, fixed):
-        terms = {"z_loss": 1e-2, "label_smoothing": 0.1} if fixed else {}
-        terms = terms or {"z_loss": z_loss, "label_smoothing": smoothing}
-
+    @partial(jax.jit, static_argnums=1)
+    def look(z_loss, fixed):
         def loss(h):
             arguments = h, values["table"], TARGETS, WEIGHTS
-            return jnp.sum(cross_entropy(*arguments, reduction=reduction, block=16, **terms)[0])
+            options = {"reduction": reduction, "z_loss": z_loss if fixed is None else fixed}
+            return jnp.sum(cross_entropy(*arguments, block=16, **options)[0])
 
         return jax.value_and_grad(loss)(values["h"])
 
-    for found, expected in (
-        (look(jnp.float32(1e-2), jnp.float32(0.1), False), look(0.0, 0.0, True)),
-        (look(jnp.float32(0), jnp.float32(0), False), look(0.0, 0, False)),
-    ):
+    for z_loss in (1e-2, 0):
+        found, expected = look(jnp.float32(z_loss), None), look(0.0, z_loss)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
 
 

@@ -1,12 +1,10 @@
-"""Untied and excluded rows of an embedding: initial values, logits, tie and untie, training."""
+"""Untied and excluded rows of an embedding: initial values, logits, training."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import xarray as xr
 from flax import nnx as flax_nnx
@@ -125,141 +123,12 @@ def test_excluded_rows_have_no_probability_and_no_gradient(tied, dtype):
     assert np.all(np.any(gradient[role][jnp.array([0, 2, 3, 6])] != 0, axis=-1))
 
 
-FIVE = (0, 1, 4, 5, 6)  # more than D, since Optax orders statistics by the longer side
-OPTIMISERS = {
-    "adamw": optax.adamw(1e-2),
-    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=1),
-    "sm3": optax.sm3(1e-2),
-    "masked": optax.masked(
-        optax.adam(1e-2),
-        lambda params: {"embedding": False, "body": True},
-    ),
-}
-
-
-def tree_of(**options):
-    return {"embedding": linen(**options), "body": jnp.ones((D, D))}
-
-
-def trained(params, optimizer, steps=2):
-    state = optimizer.init(params)
-    for i in range(steps):
-        gradient = jax.tree.map(lambda x, i=i: jnp.sin(x * (3 + i)), params)
-        updates, state = optimizer.update(gradient, state, params)
-        params = optax.apply_updates(params, updates)
-    return params, state
-
-
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_untie_and_tie(name):
-    """Rows and moments move to the output table and back; the optimizer accepts both states."""
-    optimizer, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
-    ids = jnp.array(rows)
-    params, state = trained(tree_of(tied=True, untied_rows=rows), optimizer)
+def test_what_has_untied_rows_is_not_tied_and_cannot_be_untied():
+    params = {"embedding": linen(tied=True, untied_rows=IDS)}
     assert not is_tied(params)
-    two, state_of_two = untie(params, state, untied_rows=rows)
-    own, apart = params["embedding"], two["embedding"]
-    assert apart.keys() == {"input", "output"}
-    np.testing.assert_array_equal(apart["output"], own["input"].at[ids].set(own["output_rows"]))
-    shapes = jax.eval_shape(optimizer.init, two)
-    assert jax.tree.map(jnp.shape, state_of_two) == jax.tree.map(jnp.shape, shapes)
-    gradient = jax.tree.map(jnp.sin, two)
-    optimizer.update(gradient, state_of_two, two)
-    if name == "adamw":
-        adam, of_two = state[0], state_of_two[0]
-        for each, moved in ((adam.mu, of_two.mu), (adam.nu, of_two.nu)):
-            expected = each["embedding"]["input"].at[ids].set(each["embedding"]["output_rows"])
-            np.testing.assert_array_equal(moved["embedding"]["output"], expected)
-            np.testing.assert_array_equal(moved["embedding"]["input"], each["embedding"]["input"])
-    for how in ("input", "output", "mean"):
-        back, state_back = tie(two, state_of_two, how, untied_rows=rows)
-        assert back["embedding"].keys() == {"input", "output_rows"}
-        jax.tree.map(np.testing.assert_array_equal, back, params)
-        assert jax.tree.map(jnp.shape, state_back) == jax.tree.map(jnp.shape, state)
-        if name not in ("factored", "sm3"):  # their statistics of columns are of all rows
-            jax.tree.map(np.testing.assert_array_equal, state_back, state)
-    again = partial(tie, untied_rows=rows)
-    for same in (again(params, state), jax.jit(again)(params, state)):
-        jax.tree.map(np.testing.assert_array_equal, same, (params, state))
-
-
-def test_tying_combines_the_tied_rows_only():
-    two = tree_of()
-    back, _ = tie(two, how="mean", untied_rows=IDS)
-    one, other = two["embedding"]["input"], two["embedding"]["output"]
-    expected = ((one + other) / 2).at[jnp.array(IDS)].set(one[jnp.array(IDS)])
-    np.testing.assert_array_equal(back["embedding"]["input"], expected)
-    np.testing.assert_array_equal(back["embedding"]["output_rows"], other[jnp.array(IDS)])
-
-
-def test_stacked_members_on_the_host():
-    params = jax.tree.map(lambda *each: np.stack(each), *[tree_of(tied=True, untied_rows=IDS)] * 3)
-    two, _ = untie(params, untied_rows=IDS)
-    assert isinstance(two["embedding"]["output"], np.ndarray)
-    one, _ = untie(tree_of(tied=True, untied_rows=IDS), untied_rows=IDS)
-    np.testing.assert_array_equal(two["embedding"]["output"][1], one["embedding"]["output"])
-    back, _ = tie(two, untied_rows=IDS)
-    jax.tree.map(np.testing.assert_array_equal, back, params)
-
-
-def test_ids_that_are_missing_or_do_not_fit():
-    params = tree_of(tied=True, untied_rows=IDS)
-    for operation in (untie, tie):
-        with pytest.raises(ValueError, match="output_rows are rows of their own; say which"):
-            operation(params)
-        with pytest.raises(ValueError, match="are 3 rows; expected as many untied_rows"):
-            operation(params, untied_rows=(1, 2))
-        with pytest.raises(ValueError, match="expected an Embedding of jaxtie"):
-            paths = {"input": "embedding/input", "output": "head"}
-            operation(params, untied_rows=IDS, **paths)
-    factored = OPTIMISERS["factored"].init(params)
-    with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both"):
-        untie(params, factored, untied_rows=IDS)
-    for rows in (IDS, (0, 2, 4, 6)):  # no more than the width
-        two = tree_of()
-        with pytest.raises(ValueError, match="its row axis is ambiguous for"):
-            tie(two, OPTIMISERS["factored"].init(two), untied_rows=rows)
-    own = tree_of(tied=True, untied_rows=(0, 2, 4, 6))
-    with pytest.raises(ValueError, match="its row axis is ambiguous for 4 rows"):
-        untie(own, OPTIMISERS["factored"].init(own), untied_rows=(0, 2, 4, 6))
-    with pytest.raises(ValueError, match="its row axis is ambiguous"):
-        square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
-        own = {"embedding": Embedding(D, D, True, untied_rows=(1,)).init(KEY, 0)["params"]}
-        untie(own, square.init(own), untied_rows=(1,))
-
-
-class Model(flax_nnx.Module):
-    def __init__(self):
-        self.embedding = nnx.Embedding(V, D, True, rngs=flax_nnx.Rngs(0), untied_rows=IDS)
-
-    def __call__(self, tokens):
-        return self.embedding.logits(self.embedding(tokens))
-
-
-def arrays_of(model):
-    return jax.tree.map(jnp.copy, flax_nnx.to_pure_dict(flax_nnx.state(model)))
-
-
-def test_an_nnx_module_knows_its_rows():
-    model = Model()
-    optimizer = flax_nnx.Optimizer(model, optax.adamw(1e-2), wrt=flax_nnx.Param)
-    tokens = jnp.arange(V)
-
-    def step():
-        gradient = flax_nnx.grad(lambda model: jnp.sum(jnp.sin(model(tokens))))(model)
-        optimizer.update(model, gradient)
-
-    step()
-    before, whole = model(tokens), arrays_of(model)
-    assert not is_tied(model)
-    jaxtie.untie(model, optimizer)
-    np.testing.assert_array_equal(model(tokens), before)
-    assert arrays_of(model)["embedding"].keys() == {"input", "output"}
-    jaxtie.tie(model, optimizer)
-    jax.tree.map(np.testing.assert_array_equal, arrays_of(model), whole)
-    step()
-    jaxtie.untie(model, optimizer)
-    step()
+    with pytest.raises(ValueError, match="output_rows are rows of their own; expected an embedd"):
+        untie(params)
+    assert tie(params)[0] is params
 
 
 ALL_ROWS = {**data.EXOR_ROW_SETS, "labels": tuple(range(7))}  # so that a name means all rows
