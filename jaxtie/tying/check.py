@@ -174,7 +174,7 @@ def _problems(found: Found, expected: bool | None, *, is_copy: bool) -> Iterator
         drift = drift if apart < COPY else "scaled"
         yield (
             f"{path} is a copy of {one}, {drift}; the number of parameters and the global norm"
-            " count both: tie them by jaxtie.tie"
+            " count both: tie them by jaxtie.tie, or say tied=False if they are meant to be two"
         )
     gradients = found.gradients or (1, 1)
     for i, name in enumerate(("input", "output")):

@@ -137,6 +137,8 @@ def find_in_module(
         return [_find_by_paths(model, state, input, output, transposed)]
     if output is None and (input is not None or not trees.find_embeddings(state)):
         one = _find_embed(model, input)
+        if input is None:
+            _refuse_head(state, one)
         return trees.find_tables(state, one, (*one[:-1], "output"), transposed=False)
     return trees.find_tables(state, input, output)
 
@@ -167,6 +169,19 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
             f"the model is an {type(model).__name__} itself; expected a model that has one"
         )
     return chosen[0]
+
+
+def _refuse_head(state: nnx.State, table: Path) -> None:
+    """Raise ValueError where another array, no deeper than the table, has its sizes, as a head."""
+    shape = get(state, table).shape
+    for path, leaf in nnx.to_flat_state(state):
+        is_deeper, is_own = len(path) > len(table), path[:-1] == table[:-1]
+        if not is_deeper and not is_own and leaf.shape in (shape, shape[::-1]):
+            raise ValueError(
+                f"{format_path(path)} has the sizes of {format_path(table)} and may be the output"
+                " embedding; name both by input=..., output=..., or the input alone if its attend"
+                " makes the logits"
+            )
 
 
 def _find_by_paths(

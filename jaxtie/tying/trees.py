@@ -170,7 +170,8 @@ def find_tables(
     if not (roots := find_embeddings(params)):
         raise ValueError(
             "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the"
-            " parameters; name the tables by their paths: input=..., output=..."
+            " parameters; name the tables by their paths: input=..., output=... (of a TrainState,"
+            " give its params and its opt_state)"
         )
     found = []
     for root in roots:
@@ -199,8 +200,17 @@ def is_filled_in(node: Tree) -> bool:
     return type(node).__name__ == "SharedNode"
 
 
+def _table(node: Tree, path: Path) -> Tree:
+    """Return an array or its box; raise ValueError where the path leads to what has arrays."""
+    if isinstance(node, Mapping) or not (hasattr(node, "shape") or hasattr(node, "value")):
+        parts = node if isinstance(node, Mapping) else vars(node)
+        inside = ", ".join(format_path((*path, str(name))) for name in parts)
+        raise ValueError(f"{format_path(path)} is no table; expected the path of one: {inside}")
+    return node
+
+
 def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None) -> Tables:
-    (one,) = jax.tree.leaves(_get_existing(params, input))
+    (one,) = jax.tree.leaves(_table(_get_existing(params, input), input))
     if is_filled_in(one):
         raise ValueError(
             f"{format_path(input)} is filled in by an eqx.nn.Shared; name the table that it keeps"
@@ -212,7 +222,7 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
     if len(shape) < 2:
         raise ValueError(f"{format_path(input)} is an array {shape}; expected a table, (..., V, D)")
     if other is not None:
-        (other,) = jax.tree.leaves(other)
+        (other,) = jax.tree.leaves(_table(other, output))
         across = _swap_last(shape)
         fits: dict[bool | None, bool] = {False: other.shape == shape, True: other.shape == across}
         if not fits.get(transposed, any(fits.values())):

@@ -254,6 +254,35 @@ def test_errors():
         untie(wide, output="head/kernel")
 
 
+def test_a_head_of_its_own_is_not_overlooked():
+    """An untied model must be named by both paths: `attend` does not make its logits."""
+    model = WithHead("embed", nnx.Linear(D, V, rngs=nnx.Rngs(1)))
+    before = jax.tree.structure(nnx.state(model))
+    for call in (is_tied, tie, untie):
+        with pytest.raises(ValueError, match="head/kernel has the sizes of embed/embedding"):
+            call(model)
+    assert jax.tree.structure(nnx.state(model)) == before
+    untie(model, input="embed/embedding")  # says that attend makes the logits
+    assert not is_tied(model, input="embed/embedding")
+
+
+def test_a_path_to_a_module_is_refused_before_anything_changes():
+    model = WithHead("embed", nnx.Linear(D, V, use_bias=False, rngs=nnx.Rngs(1)))
+    optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
+    before = jax.tree.structure((nnx.state(model), nnx.state(optimizer)))
+    for paths in (
+        {"input": "embed", "output": "head"},
+        {"input": "embed/embedding", "output": "head"},
+    ):
+        with pytest.raises(
+            ValueError, match=r"is no table; expected the path of one: (embed/e|head/k)"
+        ):
+            tie(model, optimizer, **paths)
+    assert jax.tree.structure((nnx.state(model), nnx.state(optimizer))) == before
+    tie(model, optimizer, input="embed/embedding", output="head/kernel")
+    assert is_tied(model, input="embed/embedding", output="head/kernel")
+
+
 def test_keys_of_lists_may_be_numbers():
     model = nnx.Module()
     model.inputs, model.outputs = (
