@@ -202,7 +202,8 @@ def is_filled_in(node: Tree) -> bool:
 
 def _table(node: Tree, path: Path) -> Tree:
     """Return an array or its box; raise ValueError where the path leads to what has arrays."""
-    if isinstance(node, Mapping) or not (hasattr(node, "shape") or hasattr(node, "value")):
+    is_array = is_filled_in(node) or hasattr(node, "shape") or hasattr(node, "value")
+    if isinstance(node, Mapping) or not is_array:
         parts = node if isinstance(node, Mapping) else vars(node)
         inside = ", ".join(format_path((*path, str(name))) for name in parts)
         raise ValueError(f"{format_path(path)} is no table; expected the path of one: {inside}")
@@ -309,6 +310,11 @@ def split_once(tree: Tree) -> tuple[list, jax.tree_util.PyTreeDef]:
 
 def untie_tree(tables: Tables, tree: Tree) -> Tree:
     """Give a tree laid out like tied parameters two tables."""
+    if tables.transposed is None and tables.output[-1] == "kernel":
+        raise ValueError(
+            f"{format_path(tables.output)}: say transposed=True if it is D×V, as the kernel of a"
+            " Dense, or False"
+        )
     table = get(tree, tables.tied_at)
     if tables.transposed:
         output = _transpose(table, tables.shape)
