@@ -102,7 +102,7 @@ def held_apart(
     return _of_force("held apart", arm, pair, table, source, low=FORCE)
 
 
-def _of_force(seen: str, arm: str, pair: str, table: Any, source: str, **bound: float) -> Claim:
+def _of_force(seen: str, arm: str, pair: str, table: Any, source: str, **bound: Any) -> Claim:
     where = "" if arm.partition("+")[0] == "tied" else f" in the {table} table"
     statement = f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{where}."
     return Claim(statement, "decay ratio", arm, pair=pair, table=table, source=source, **bound)

@@ -197,15 +197,15 @@ def compile_block(
     that are reduced to `TaskConfig.program_key`.
     """
     platform = devices[0].platform
-    fast = machine.FAST.get(platform, {})
-    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
+    fast: dict[str, Any] = dict(machine.FAST.get(platform, {}))
+    once: dict[str, Any] = fast if layout.fast_start else dict(machine.ONCE.get(platform, {}))
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
     # lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
         start, advance = batch_members(config, variant, layout, block, platform)
         lowered = [lower(*advance, device) for device in devices]
-        compiled = [pool.submit(each.compile, dict(fast)) for each in lowered]
-        started = lower(*start, devices[0]).compile(dict(once))
+        compiled = [pool.submit(each.compile, fast) for each in lowered]
+        started = lower(*start, devices[0]).compile(once)
         advances = {device: each.result() for device, each in zip(devices, compiled, strict=True)}
         return BlockProgram(started, advances, advance[1][0], block)
 
@@ -266,8 +266,8 @@ class BlockRun:
                 for own in _in_blocks(np.flatnonzero(wanted & (known.steps == step)), size):
                     block = Block(known.numbers[own], next(devices), int(step))
                     block.streams = self._pad(known.streams[own])
-                    states = {name: self._pad(leaf[own]) for name, leaf in known.states.items()}
-                    states = unflatten(self.program.states, states)
+                    leaves = {name: self._pad(leaf[own]) for name, leaf in known.states.items()}
+                    states = unflatten(self.program.states, leaves)
                     block.states = jax.device_put(states, block.device)
                     blocks.append(block)
         blocks += [Block(own, next(devices)) for own in _in_blocks(fresh, size)]
