@@ -32,8 +32,7 @@ from jaxtie.text.conclusion import text_conclusion
 from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, training_batches
 from jaxtie.text.data import files
 from jaxtie.text.data.config import Corpus
-from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.pairs import HALVES
+from jaxtie.text.data.tokens import Text, prepare_text
 from jaxtie.text.plots import text_pictures
 from jaxtie.text.tables import text_tables
 
@@ -76,9 +75,6 @@ class TextExperiment(TaskConfig):
         measured too. 0: none.
       masks_unknown: let a masked model predict [UNK]; the published code does not.
       data_seed: seed of the order of rows, of duplicates, masks and random pairs of words.
-      half: "first" or "second": train on that half of the training rows alone, see
-        `jaxtie.text.pairs`; None: on all.
-      planted: number of frequent words that have a duplicate in the text itself, in every split.
       blanks: share of the tokens that a causal model reads as [MASK], drawn anew at each step, also
         in validation: an input that is often there and never a target.
       mask_norms: record the lengths of the rows of [MASK], and of a median row, in each role.
@@ -119,8 +115,6 @@ class TextExperiment(TaskConfig):
     contexts: int = 16
     masks_unknown: bool = False
     data_seed: int = 42
-    half: str | None = None
-    planted: int = 0
     blanks: float = 0.0
     mask_norms: bool = False
     # None before `prepare`
@@ -176,17 +170,6 @@ class TextExperiment(TaskConfig):
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
         check_seed(self.data_seed, "data_seed")
-        check(
-            self.half in (None, *HALVES),
-            f"half = {self.half!r}: expected None, {' or '.join(HALVES)}",
-        )
-        check(
-            is_integer(self.planted)
-            and self.planted >= 0
-            and not (self.planted and self.duplicates),
-            f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
-        )
-
         check_range(self, "blanks", 0, 1)
         check(
             not self.blanks or self.objective == "causal",
@@ -239,8 +222,7 @@ class TextExperiment(TaskConfig):
     @property
     def has_bytes(self) -> bool:
         """Whether the tokens are a text as it is, so that its bytes can be counted."""
-        changed = self.duplicates or self.planted or self.blanks
-        return self.corpus.form == "documents" and not changed
+        return self.corpus.form == "documents" and not (self.duplicates or self.blanks)
 
     def build(self, variant: Variant, platform: str) -> "TextTask":
         """Return the language model as a task."""
@@ -249,15 +231,8 @@ class TextExperiment(TaskConfig):
         return TextTask(self, variant, platform)
 
     def program_key(self) -> Self:
-        """Return the configuration reduced to the fields that compiled programs depend on.
-
-        Programs that record roles or predictions, or untie rare rows, know how frequent tokens are,
-        so they depend on the half of the text and on the synthetic duplicates.
-        """
+        """Return the configuration reduced to the fields that compiled programs depend on."""
         own: dict[str, Any] = {"corpus": Corpus(), "record_every": 1, "eval_every": 1, "steps": 1}
-        untie_rare = any("rarer-half" in arm.head.row_sets for arm in self.arms)
-        if not (self.roles or self.evaluates_predictions or untie_rare):
-            own |= {"half": None, "planted": 0}
         return dataclasses.replace(
             self, name="program", claim="", arms=("tied",), seeds=(0,), **own
         )
@@ -331,12 +306,16 @@ class TextExperiment(TaskConfig):
                 "--distributed: the text is not that of the first process; give each process the"
                 " same text",
             )
-        prepared = prepare_corpus(self, text)
+        prepared = self.combine(text)
         epochs = self.steps / training_batches(self, prepared, self.seeds[0]).count
         if processes.leads:
             many = "; more than 5 may overfit: take fewer --steps or more text" * (epochs > 5)
             say(f"{self.steps:,} steps are {epochs:.2g} epochs of the training text{many}")
         return dataclasses.replace(self, prepared=prepared)
+
+    def combine(self, text: Text) -> PreparedCorpus:
+        """Choose words, duplicates, pairs and contexts of a text."""
+        return prepare_corpus(self, text)
 
     def check_unchanged(self, folder: RunFolder, earlier: dict) -> None:
         """Raise UserError where the files of a finished run have changed; they may be gone."""

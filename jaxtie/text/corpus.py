@@ -26,13 +26,10 @@ from jaxtie.text.pairs import (
     Duplicates,
     PairContexts,
     choose_contexts,
-    choose_duplicates,
     duplicates_of,
-    insert_duplicates,
     matched_pairs,
     random_pairs,
     stream_of,
-    take_half,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +45,10 @@ MOST_OF_FOUR = 2**24  # 80 bytes each
 class PreparedCorpus(NamedTuple):
     """A text as an experiment uses it."""
 
-    text: Text  # with its inserted duplicates and the training rows of the chosen half
+    text: Text
     vocabulary: tuple[str, ...]  # its tokens, then the names of the duplicates; V
     words_K: np.ndarray  # evaluated words, the most frequent first unless the experiment names them
     drawn: Duplicates  # of these words, drawn afresh at each step
-    planted: Duplicates  # in the text itself
     first: np.ndarray  # ids of the evaluated pairs, (kinds, K)
     second: np.ndarray
     contexts: PairContexts | None = (
@@ -85,12 +81,10 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
     if "never-targets" in named and max(special[each] for each in ("pad", "mask", "cls")) < 0:
         raise UserError("rows 'never-targets': every token of this vocabulary can be a target")
     words_K, words = chosen_words(text, experiment.words)
-    planted = choose_duplicates(text, experiment.planted)
-    text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
-    vocabulary = text.vocabulary + planted.names + drawn.names
+    vocabulary = text.vocabulary + drawn.names
     nothing = np.zeros((0, experiment.word_count), np.int32)
-    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, planted, nothing, nothing)
+    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, nothing, nothing)
     training_batches(experiment, prepared, experiment.seeds[0])  # raises if there is no batch
     validation = validation_batches(experiment, prepared)
     pairs = {
@@ -215,7 +209,7 @@ def baselines(experiment: "TextExperiment", prepared: PreparedCorpus) -> dict[st
     """
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"
-    usable_V = np.ones(len(prepared.text.vocabulary) + len(prepared.planted.words_K), bool)
+    usable_V = np.ones(len(prepared.vocabulary) - len(drawn.words_K), bool)
     never = [special.pad] if is_causal else [*never_predicted(experiment, special)]
     usable_V[[each for each in never if each >= 0]] = False
 

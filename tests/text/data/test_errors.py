@@ -96,9 +96,6 @@ def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, me
         (TextExperiment, {"duplicates": (0.5, 1.0)}, "above 0 and below 1"),
         (TextExperiment, {"duplicates": (0,)}, "above 0 and below 1"),
         (TextExperiment, {"contexts": -1}, "contexts = -1"),
-        (TextExperiment, {"duplicates": False, "half": "third"}, "half = 'third'"),
-        (TextExperiment, {"duplicates": False, "planted": -1}, "planted = -1"),
-        (TextExperiment, {"planted": 2}, "planted = 2"),
     ],
 )
 def test_invalid_fields(declare, wrong, message):
