@@ -59,8 +59,6 @@ class TextReport:
     """Report on a prepared text, printed as two lines."""
 
     files: int = 0  # text files
-    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
-    cuts: int = 0  # places where an overlong line or paragraph was cut
     documents: int  # of text files, or records
     documents_are: str = "record"  # "file", "line", "blank-line block", "record", or two of them
     paragraphs: int
@@ -86,10 +84,7 @@ class TextReport:
 
     def __str__(self) -> str:
         """Return two lines."""
-        read = flaws = ""
-        if self.files:
-            read = f"{self.files:,} files, "
-            flaws = f"; {self.latin1_lines:,} lines read as Windows-1252, {self.cuts:,} cuts"
+        read, flaws = f"{self.files:,} files, " if self.files else "", ""
         between = "one a line" if self.documents_are == "line" else "between blank lines"
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
@@ -164,7 +159,7 @@ def prepare_text(
     else:
         source = files.open_files(corpus, cache / "sources", say)
     splitting = _Splitting(source, corpus)
-    parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
+    parts = source.key, corpus.split_seed, f"by {splitting.unit}"
     if splitting.unit == "document":
         parts += (corpus.split_key,)
     if splitting.whole:
@@ -212,22 +207,25 @@ class _Splitting:
         """Yield each paragraph with the hash that decides its split."""
         for key, text, begins in self.source.read():
             of_document = self._hash(key)
-            split = files.whole_paragraphs if self.whole else files.split_paragraphs
-            for paragraph in split(text):
-                words = " ".join(paragraph.split()) if self.whole else paragraph
-                own = self._hash(words.encode())
-                decides = of_document if self.unit == "document" else own
-                yield decides, Paragraph(0, own, paragraph, begins)
-                begins = False
+            for paragraph in files.whole_paragraphs(text):
+                words = " ".join(paragraph.split())
+                if words or self.whole:
+                    own = self._hash(words.encode())
+                    decides = of_document if self.unit == "document" else own
+                    yield decides, Paragraph(0, own, paragraph if self.whole else words, begins)
+                    begins = False
 
     @cached_property
     def _edges(self) -> tuple[int, int]:
         """Hashes at which validation and test begin."""
         ordered = np.unique(np.fromiter((unit for unit, *_ in self._units()), np.uint64))
         if len(ordered) < 10:
+            hint = "; is each line a document? Then add --document line"
             raise UserError(
                 f"text: {len(ordered)} different {self.unit}s are too little for three splits,"
-                f" which need 10; give more of them{self.source.hint}"
+                " which need 10; give more of them"
+                + hint
+                * any(files.LINES in note for note in self.source.notes)
             )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])

@@ -37,15 +37,15 @@ def test_nothing_to_read(tmp_path, cache):
 @pytest.mark.parametrize("how", ["vanishes", "changes"])
 def test_a_file_that_changes_while_it_is_read(own_corpus, cache, monkeypatch, how, again):
     corpus, folder = own_corpus
-    path, read, passes = folder / "2.txt", files.read_paragraphs, []
+    path, read, passes = folder / "2.txt", files.read_whole, []
 
-    def read_paragraphs(own, reading):
+    def read_whole(own, reading):
         passes.append(own.name)
         if passes.count("0.txt") == 1 + again:
             path.unlink(missing_ok=True) if how == "vanishes" else path.write_text("Other.")
         return read(own, reading)
 
-    monkeypatch.setattr(files, "read_paragraphs", read_paragraphs)
+    monkeypatch.setattr(files, "read_whole", read_whole)
     error = error_of(corpus, cache)
     message = "No such file" if how == "vanishes" else "changed while it was being read"
     assert "2.txt: " in error and message in error
