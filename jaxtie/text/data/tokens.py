@@ -155,7 +155,7 @@ def prepare_text(
     if corpus.tfds:
         from jaxtie.text.data.tfds import open_data_set  # heavy
 
-        source = open_data_set(corpus, folders.now_and_then(say))
+        source = open_data_set(corpus)
     else:
         source = files.open_files(corpus, cache / "sources", say)
     splitting = _Splitting(source, corpus)
