@@ -14,13 +14,10 @@ from tokenizers import AddedToken
 
 from jaxtie.config import UserError
 from jaxtie.text.data import files as reading
-from jaxtie.text.data.batches import Rows, Special
+from jaxtie.text.data.batches import Special
 from jaxtie.text.data.config import Corpus
 from jaxtie.text.data.tokens import (
-    BERT_ENTRIES,
-    PUBLISHED_WORDS,
     SPLIT_NAMES,
-    Text,
     TextReport,
     frequent_words,
     prepare_text,
@@ -227,25 +224,6 @@ def test_frequent_words(tmp_path, cache):
     # "a" comes behind an apostrophe alone
     with pytest.raises(UserError, match="only 7 of its words"):
         frequent_words(text, 100)
-
-
-def test_frequent_words_of_berts_vocabulary_are_the_published():
-    assert len(set(PUBLISHED_WORDS)) == 100
-    rest = [f"[unused{i}]" for i in range(BERT_ENTRIES - 105)]
-    specials = SPECIAL_TOKENS
-    entries = [specials[0], *rest[:99], *specials[1:], *PUBLISHED_WORDS, *rest[99:]]
-    nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
-    special = Special(0, 100, 101, 102, 103)
-    bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
-    ids, found = frequent_words(bert, 100)
-    assert found == PUBLISHED_WORDS and ids[0] == 104
-    # more than are published: counted, and some are no words
-    token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)
-    counted = bert._replace(train=Rows(token_N, np.array([0, len(token_N)], np.int64)))
-    with pytest.raises(UserError, match="only 100 of its words are single tokens, 101 are needed"):
-        frequent_words(counted, 101)
-    entries = (each.replace("[unused", "word").replace("]", "") for each in bert.vocabulary)
-    assert len(frequent_words(counted._replace(vocabulary=tuple(entries)), 100)[1]) == 100
 
 
 @pytest.mark.skipif(
