@@ -51,7 +51,7 @@ class TextExperiment(TaskConfig):
     """A language model on text, masked (the paper's second experiment) or causal.
 
     A seed has its own order of rows, duplicates and masks, shared by its arms. An evaluation
-    measures the validation loss, distances and nearest neighbours.
+    measures the validation loss and distances.
 
     Attributes:
       objective: "masked": BERT's masks; "causal": predict each token from those before it.

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 RANKS = (10, 100, 1_000, 10_000)  # last ranks of the groups of tokens, the most frequent first
 FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # names of the groups
-PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighbours of each
 MOST_COUNTED = 2**25  # training tokens that are counted, at most; that of 4-grams, which take
 MOST_OF_FOUR = 2**24  # 80 bytes each
 
@@ -100,12 +99,6 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         contexts = choose_contexts(experiment, text, drawn, first, second)
         prepared = prepared._replace(contexts=contexts)
     return prepared
-
-
-def probes(experiment: "TextExperiment") -> np.ndarray:
-    """Return which of the evaluated words have their nearest neighbours recorded."""
-    found = np.arange(min(PROBES, experiment.word_count))
-    return found * (experiment.word_count // len(found))
 
 
 def never_predicted(experiment: "TextExperiment", special: Special) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Text as a task: model, loss, predictions of pairs of tokens, distances and neighbours.
+"""Text as a task: model, loss, predictions of pairs of tokens, distances.
 
 Predictions are exact distributions over the whole vocabulary, at places that `jaxtie.text.pairs`
 chose once.
@@ -9,7 +9,6 @@ predictions: C contexts at a time, M places predicted around a token.
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,10 +20,8 @@ from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.text import masking
 from jaxtie.text.corpus import (
     FREQUENCIES,
-    NEIGHBOURS,
     frequency_groups,
     never_predicted,
-    probes,
     row_lengths,
     token_counts,
     training_batches,
@@ -102,16 +99,13 @@ class TextTask(Task):
         return metrics["loss"], metrics
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
-        """Return predictions of pairs, and from both tables distances, neighbours and lengths."""
+        """Return predictions of pairs, and from both tables distances and lengths."""
         params = self.effective(params)
         prepared, found = self.config.prepared, self.predict(params)
-        special = prepared.text.special.present
         tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
-            near = partial(nearest_rows, table_VxD, count=NEIGHBOURS, besides=special)
-            found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
             if self.config.mask_norms:
                 norm_V = jnp.linalg.norm(table_VxD, axis=-1)
                 found[f"{name}_norm"] = jnp.median(norm_V)
@@ -267,12 +261,3 @@ def _of_chunk(
 def pair_distances(table_VxD: jax.Array, first_K: np.ndarray, second_K: np.ndarray) -> jax.Array:
     """Return the Euclidean distances between rows first_K and second_K of a table; K."""
     return jnp.sqrt(jnp.sum((table_VxD[first_K] - table_VxD[second_K]) ** 2, axis=-1))
-
-
-def nearest_rows(
-    table_VxD: jax.Array, row: jax.typing.ArrayLike, count: int, besides: Sequence[int] = ()
-) -> jax.Array:
-    """Return the rows nearest to a row, except itself and `besides`; i32[count]."""
-    distance_V = jnp.sum((table_VxD - table_VxD[row][None]) ** 2, axis=-1)
-    distance_V = distance_V.at[jnp.stack([row, *map(jnp.int32, besides)])].set(jnp.inf)
-    return jax.lax.top_k(-distance_V, count)[1]
