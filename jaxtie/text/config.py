@@ -73,7 +73,6 @@ class TextExperiment(TaskConfig):
       contexts: places in the validation text at which predictions of each pair are evaluated
         (log-odds, swap divergence) if there are duplicates; then pairs of matching frequency are
         measured too. 0: none.
-      masks_unknown: let a masked model predict [UNK]; the published code does not.
       data_seed: seed of the order of rows, of duplicates, masks and random pairs of words.
       blanks: share of the tokens that a causal model reads as [MASK], drawn anew at each step, also
         in validation: an input that is often there and never a target.
@@ -113,7 +112,6 @@ class TextExperiment(TaskConfig):
     words: int | tuple[str, ...] = 100
     duplicates: tuple[float, ...] | Any = PUBLISHED_DUPLICATES  # Any: a bool
     contexts: int = 16
-    masks_unknown: bool = False
     data_seed: int = 42
     blanks: float = 0.0
     mask_norms: bool = False

@@ -101,10 +101,9 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
     return prepared
 
 
-def never_predicted(experiment: "TextExperiment", special: Special) -> tuple[int, ...]:
-    """Return the ids of tokens that a masked model never has to predict."""
-    always = (special.pad, special.cls, special.sep)
-    return always if experiment.masks_unknown else (*always, special.unk)
+def never_predicted(special: Special) -> tuple[int, ...]:
+    """Return the ids of tokens that a masked model never has to predict, as in published code."""
+    return (special.pad, special.cls, special.sep, special.unk)
 
 
 def token_counts(prepared: PreparedCorpus, rows: Rows) -> np.ndarray:
@@ -203,7 +202,7 @@ def baselines(experiment: "TextExperiment", prepared: PreparedCorpus) -> dict[st
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"
     usable_V = np.ones(len(prepared.vocabulary) - len(drawn.words_K), bool)
-    never = [special.pad] if is_causal else [*never_predicted(experiment, special)]
+    never = [special.pad] if is_causal else [*never_predicted(special)]
     usable_V[[each for each in never if each >= 0]] = False
 
     def is_target(tokens: np.ndarray) -> np.ndarray:

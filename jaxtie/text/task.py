@@ -179,7 +179,7 @@ def make_targets(config: "TextExperiment", key: jax.Array, tokens_BxL: jax.Array
         mask_key,
         tokens_BxL,
         mask=special.mask,
-        never=never_predicted(config, special),
+        never=never_predicted(special),
         base_vocabulary=len(prepared.text.vocabulary),
         room=masking.capacity(tokens_BxL.size),
     )

@@ -63,13 +63,11 @@ def test_training_draws_each_word_at_its_own_probability(experiment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masks_unknown", [False, True])
-def test_unknown_tokens_are_targets_only_where_that_is_declared(text, masks_unknown):
+def test_unknown_tokens_are_no_targets(text):
     unk = text.special.unk
-    experiment = with_duplicates(text, objective="masked", masks_unknown=masks_unknown)
+    experiment = with_duplicates(text, objective="masked")
     found = make_targets(experiment, jax.random.key(0), jnp.full((8, 16), unk))
-    assert (int(found.weight_P.sum()) > 0) == masks_unknown
-    assert masks_unknown or bool((found.tokens_BxL == unk).all())
+    assert int(found.weight_P.sum()) == 0 and bool((found.tokens_BxL == unk).all())
 
 
 def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
