@@ -49,10 +49,10 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
             label_of = each.replace("_", "-")
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8, label=label_of)
         later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
-        low, high = _span(later)
-        if np.isfinite(low):
-            margin = 0.1 * (high - low) + 1e-3
-            axes.set_ylim(low - margin, high + margin)
+        later = later[np.isfinite(later)]
+        if later.size:
+            margin = 0.1 * float(np.ptp(later)) + 1e-3
+            axes.set_ylim(later.min() - margin, later.max() + margin)
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
@@ -85,13 +85,6 @@ def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> 
     else:
         axes.set_yscale("log")
     finish_axes(axes, title, label, results["eval_step"].values)
-
-
-def _span(losses: xr.DataArray | np.ndarray) -> tuple[float, float]:
-    """Return the least and the greatest finite value; NaN if there is none."""
-    values = np.asarray(losses)
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
 
 
 def text_panels(results: xr.Dataset) -> dict[str, Panel]:

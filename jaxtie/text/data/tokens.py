@@ -159,7 +159,8 @@ def prepare_text(
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
         folders.once(folder, lambda new, say: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / ("tokenizer.json" if splitting.whole else "vocab.txt"))
-    folder = cache / "tokens" / folders.key(*parts, loaded.hash, "with repeated")
+    content = hashlib.sha256(loaded.content).hexdigest()
+    folder = cache / "tokens" / folders.key(*parts, content, "with repeated")
     counts = folders.once(folder, lambda new, say: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (

@@ -4,7 +4,6 @@ The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLE
 them off).
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,11 +45,6 @@ class Vocabulary(NamedTuple):
     tokens: tuple[str, ...]
     special: Special
     content: bytes
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of the file."""
-        return hashlib.sha256(self.content).hexdigest()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, without special ones around them."""
