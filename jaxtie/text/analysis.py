@@ -174,12 +174,6 @@ def groups_of(results: xr.Dataset) -> list[Group]:
     return found
 
 
-def of_pairs(results: xr.Dataset, arm: str, table: str, group: Group) -> xr.DataArray:
-    """Select the distances of a group's pairs, means over seeds; (eval_step, pair)."""
-    distances = group.of(results[f"{table}_distance"].sel(arm=arm))
-    return distances.mean("seed").transpose("eval_step", "pair")
-
-
 def log_decay_ratio(results: xr.Dataset, group: Group, arm: str, table: str) -> xr.DataArray:
     """Compute ln of the decay-adjusted distance at the end, mean over pairs; (seed,).
 
