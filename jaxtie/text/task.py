@@ -8,7 +8,8 @@ predictions: C contexts at a time, M places predicted around a token.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,35 +27,17 @@ from jaxtie.text.corpus import (
     token_counts,
     training_batches,
 )
-from jaxtie.text.data.batches import PaddedRows
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
 from jaxtie.training import interventions
-from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
+from jaxtie.training.task import HostRows, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, blockwise_cross_entropy
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
-
-
-class TextRows:
-    """The rows of an experiment's batches (`jaxtie.training.task.HostRows`)."""
-
-    def __init__(self, config: "TextExperiment"):
-        self.config, self.size, self.lengths = config, config.batch, row_lengths(config)
-        self.key: Hashable = config.prepared.text.key, config.prepared.vocabulary
-
-    @property
-    def validation(self) -> Sequence[PaddedRows]:
-        """The batches of every evaluation."""
-        return self.config.prepared.validation
-
-    def training(self, seed: int) -> Batches:
-        """Return the batches of a seed, by step."""
-        return training_batches(self.config, self.config.prepared, seed)
 
 
 class TextTask(Task):
@@ -64,13 +47,20 @@ class TextTask(Task):
 
     def __init__(self, config: "TextExperiment", variant: Variant, platform: str):
         super().__init__(config, variant)
-        self.rows = TextRows(config)
+        prepared = config.prepared
+        self.rows = HostRows(
+            key=(prepared.text.key, prepared.vocabulary),
+            size=config.batch,
+            lengths=row_lengths(config),
+            validation=prepared.validation,
+            training=partial(training_batches, config, prepared),
+        )
         self.model = build_text_model(config, variant, platform)
-        self.block = block_size(platform, len(config.prepared.vocabulary))
+        self.block = block_size(platform, len(prepared.vocabulary))
         self.row_sets = row_sets(config, variant.head)
         if config.roles:
-            self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
-        contexts = config.prepared.contexts
+            self.roles = Roles(len(FREQUENCIES), frequency_groups(prepared))
+        contexts = prepared.contexts
         self.predict = make_predictions(self.model, contexts) if contexts else lambda params: {}
 
     def hparams(self) -> HParams:

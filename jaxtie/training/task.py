@@ -63,25 +63,22 @@ class Batches(Protocol):
         """Return the batch of a step: a function of (seed, step) alone."""
 
 
-class HostRows(Protocol):
+class HostRows(NamedTuple):
     """Rows of a task whose batches the host makes.
 
     Attributes:
       key: equal for equal rows and vocabularies.
       size: rows of a batch.
       lengths: the row lengths; each has a program of its own.
+      validation: the batches of every evaluation.
+      training: returns the batches of a seed.
     """
 
     key: Hashable
     size: int
     lengths: tuple[int, ...]
-
-    @property
-    def validation(self) -> Sequence[HostBatch]:
-        """Return the batches of every evaluation."""
-
-    def training(self, seed: int) -> Batches:
-        """Return the batches of a seed."""
+    validation: Sequence[HostBatch]
+    training: Callable[[int], Batches]
 
 
 class Roles(NamedTuple):
