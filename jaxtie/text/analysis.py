@@ -53,7 +53,7 @@ def text_schema(experiment: "TextExperiment") -> Schema:
     variables = dict(TEXT_VARIABLES)
     labels: dict[str, Any] = {
         "kind": list(experiment.kinds),
-        "pair": np.arange(experiment.word_count),
+        "pair": np.arange(experiment.words),
     }
     if experiment.has_bytes:
         label = "validation loss, bits per byte"

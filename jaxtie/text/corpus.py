@@ -20,7 +20,7 @@ from jaxtie.text.data.batches import (
     lengths_of,
     masked_batches,
 )
-from jaxtie.text.data.tokens import Text, chosen_words
+from jaxtie.text.data.tokens import Text, frequent_words
 from jaxtie.text.data.vocabulary import ADDED
 from jaxtie.text.pairs import (
     Duplicates,
@@ -46,7 +46,7 @@ class PreparedCorpus(NamedTuple):
 
     text: Text
     vocabulary: tuple[str, ...]  # its tokens, then the names of the duplicates; V
-    words_K: np.ndarray  # evaluated words, the most frequent first unless the experiment names them
+    words_K: np.ndarray  # evaluated words, the most frequent first
     drawn: Duplicates  # of these words, drawn afresh at each step
     first: np.ndarray  # ids of the evaluated pairs, (kinds, K)
     second: np.ndarray
@@ -79,10 +79,10 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         )
     if "never-targets" in named and max(special[each] for each in ("pad", "mask", "cls")) < 0:
         raise UserError("rows 'never-targets': every token of this vocabulary can be a target")
-    words_K, words = chosen_words(text, experiment.words)
+    words_K, words = frequent_words(text, experiment.words)
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
     vocabulary = text.vocabulary + drawn.names
-    nothing = np.zeros((0, experiment.word_count), np.int32)
+    nothing = np.zeros((0, experiment.words), np.int32)
     prepared = PreparedCorpus(text, vocabulary, words_K, drawn, nothing, nothing)
     training_batches(experiment, prepared, experiment.seeds[0])  # raises if there is no batch
     validation = validation_batches(experiment, prepared)
@@ -91,7 +91,7 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         "matched": lambda: matched_pairs(
             experiment.data_seed, token_counts(prepared, text.train), drawn, text.special
         ),
-        "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
+        "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.words),
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
     prepared = prepared._replace(first=first, second=second, validation=validation)

@@ -149,11 +149,11 @@ def prepare_text(
     else:
         source = files.open_files(corpus, cache / "sources", say)
     splitting = _Splitting(source, corpus)
-    parts = source.key, corpus.split_seed, f"by {splitting.unit}"
+    parts: list[object] = [source.key, corpus.split_seed, f"by {splitting.unit}"]
     if splitting.unit == "document":
-        parts += (corpus.split_key,)
+        parts.append(corpus.split_key)
     if splitting.whole:
-        parts += ("whole",)
+        parts.append("whole")
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
@@ -446,28 +446,6 @@ def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]
         )
     words = tuple(known.name_V[i] or text.vocabulary[i] for i in order)
     return order.astype(np.int32), words
-
-
-def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Choose some number of frequent words, or the words named; return ids, int32, and words.
-
-    Raises:
-      UserError: if there are too few, or the training split lacks one of these as a single token.
-    """
-    if isinstance(words, int):
-        return frequent_words(text, words)
-    names = WholeWords.of(text.vocabulary).name_V
-    ids = {token: i for i, token in enumerate(text.vocabulary)}
-    ids |= {name: i for i, name in enumerate(names) if name}
-    ids_K = np.array([ids.get(word, -1) for word in words], np.int32)
-    count_V = np.bincount(text.train.tokens_N, minlength=len(text.vocabulary))
-    if missing := [word for word, i in zip(words, ids_K) if i < 0 or not count_V[i]]:
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        raise UserError(
-            f"words: the text to train on has no token {', '.join(missing[:8])}{more}; leave these"
-            " out, or give more text"
-        )
-    return ids_K, tuple(words)
 
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
