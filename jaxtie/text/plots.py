@@ -1,6 +1,5 @@
 """Figures of text results. Imports no jax."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -78,24 +77,23 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     groups, arms = groups_of(results), ", ".join(map(str, arms_of(results)))
 
-    def add(file: str, caption: str, draw: Callable[..., None], **arguments: object) -> None:
-        panels[file] = Panel(caption, partial(draw, results=results, **arguments))
-
     known = measures(results)
     for name in ("valid_loss", "valid_accuracy"):  # perplexity and bits per byte show the loss
         if name not in known:
             continue
         what = known[name].removesuffix(", nat")
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
-        add(name.removeprefix("valid_"), caption, draw_measure, name=name)
+        draw = partial(draw_measure, results=results, name=name)
+        panels[name.removeprefix("valid_")] = Panel(caption, draw)
     of = " and of ".join(group.label for group in groups)
     for arm, label, table in embeddings_of(results) if len(groups) > 1 else []:
         caption = (
             f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
             " interval over pairs"
         )
-        own = {"arm": arm, "table": table, "title": f"{label} embedding"}
-        add(f"distances_{label.replace(' ', '_')}", caption, draw_pairs, **own)
+        title = f"{label} embedding"
+        draw = partial(draw_pairs, results=results, arm=arm, table=table, title=title)
+        panels[f"distances_{label.replace(' ', '_')}"] = Panel(caption, draw)
     return panels
 
 

@@ -4,10 +4,7 @@ The name of a file says how it is read: as text (`.txt`, `.md`), or as records w
 (`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
 UTF-16 with a byte order mark; a line that is neither is read as Windows-1252. Lines end in LF, CRLF
 or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or paragraph of more than
-`PIECE` bytes is cut, since some corpora are a single line.
-
-Below a folder, names that begin with a dot are skipped, links to folders are followed, and a README
-or licence next to or above records is no text. All that is skipped is named.
+`PIECE` bytes is cut, since some corpora are a single line. ../README.md says which files are read.
 """
 
 import codecs

@@ -78,9 +78,7 @@ def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, me
     [
         (Corpus, {"tfds": "b", "vocab_size": 7}, "vocab_size = 7: expected 100 to"),
         (Corpus, {"tfds": "b", "split_seed": -1}, "split_seed = -1: expected an integer"),
-        (Corpus, {"tfds": "b", "field": ""}, "field = '': expected the name of a feature"),
         (Corpus, {"paths": ("a",), "tfds": "b"}, "either files and folders or the name of a TFDS"),
-        (Corpus, {"tfds": "a b"}, "--tfds a b: expected NAME"),
         (Corpus, {"tfds": "b", "document": "line"}, "--document: expected with files"),
         (Corpus, {"tfds": "b", "skip_bad": True}, "--skip-bad: expected with files"),
         (Corpus, {"document": "page"}, "document = 'page': expected one of file, line"),

@@ -112,6 +112,7 @@ def test_training_on_a_tfds_data_set_from_end_to_end(vocabulary, tmp_path, monke
         ("wiki_40b", "knows no such data set; did you mean wiki40b"),
         ("tiny_text:9.9.9", "cannot be loaded at version 9.9.9"),
         ("wiki40b/xx", "BuilderConfig xx not found"),
+        ("a b", "must be of the following format: dataset_name[/config_name]"),
     ],
 )
 def test_a_tfds_data_set_that_does_not_exist(cache, name, message):
