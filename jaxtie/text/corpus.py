@@ -15,7 +15,6 @@ from jaxtie.text.data.batches import (
     EpochBatches,
     PaddedRows,
     Rows,
-    Special,
     causal_batches,
     lengths_of,
     masked_batches,
@@ -99,11 +98,6 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         contexts = choose_contexts(experiment, text, drawn, first, second)
         prepared = prepared._replace(contexts=contexts)
     return prepared
-
-
-def never_predicted(special: Special) -> tuple[int, ...]:
-    """Return the ids of tokens that a masked model never has to predict, as in published code."""
-    return (special.pad, special.cls, special.sep, special.unk)
 
 
 def token_counts(prepared: PreparedCorpus, rows: Rows) -> np.ndarray:
@@ -202,7 +196,7 @@ def baselines(experiment: "TextExperiment", prepared: PreparedCorpus) -> dict[st
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"
     usable_V = np.ones(len(prepared.vocabulary) - len(drawn.words_K), bool)
-    never = [special.pad] if is_causal else [*never_predicted(special)]
+    never = special[:1] if is_causal else special[:4]  # of a masked model all but [MASK]
     usable_V[[each for each in never if each >= 0]] = False
 
     def is_target(tokens: np.ndarray) -> np.ndarray:

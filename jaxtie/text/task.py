@@ -22,7 +22,6 @@ from jaxtie.text import masking
 from jaxtie.text.corpus import (
     FREQUENCIES,
     frequency_groups,
-    never_predicted,
     row_lengths,
     token_counts,
     training_batches,
@@ -169,7 +168,7 @@ def make_targets(config: "TextExperiment", key: jax.Array, tokens_BxL: jax.Array
         mask_key,
         tokens_BxL,
         mask=special.mask,
-        never=never_predicted(special),
+        never=special[:4],  # [UNK], too, as published
         base_vocabulary=len(prepared.text.vocabulary),
         room=masking.capacity(tokens_BxL.size),
     )

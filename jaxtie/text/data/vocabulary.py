@@ -99,25 +99,17 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     if not name.endswith(".json") and max(token_of) >= len(token_of):
         raise UserError(f"{name}: an entry comes twice")
     tokens = [token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1)]
-    special = _special_of(tokenizer)
-    if special.sep < 0:
-        special = special._replace(sep=len(tokens))
-        tokens.append(ADDED)
-    return Vocabulary(tokenizer, tuple(tokens), special, content)
-
-
-def _special_of(tokenizer: Tokenizer) -> Special:
-    """Return the first token of each of `SPECIAL_NAMES` that a tokenizer has as a special token.
-
-    WordPiece as a `vocab.txt` has only entries.
-    """
-    added = tokenizer.get_added_tokens_decoder().items()
+    added = tokenizer.get_added_tokens_decoder().items()  # WordPiece of a `vocab.txt` has none
     known = {each.content: i for i, each in added if each.special} or tokenizer.get_vocab()
     found = {
         name: next((known[each] for each in own.split() if each in known), -1)
         for name, own in SPECIAL_NAMES.items()
     }
-    return Special(**found)
+    special = Special(**found)
+    if special.sep < 0:
+        special = special._replace(sep=len(tokens))
+        tokens.append(ADDED)
+    return Vocabulary(tokenizer, tuple(tokens), special, content)
 
 
 def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
