@@ -77,11 +77,6 @@ class Reading:
     latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
     empty: int = 0  # records without text
 
-    @property
-    def may_be_lines(self) -> bool:
-        """Whether each line may be a document."""
-        return self.lines >= 10 and not self.blank_lines and self.bytes > LONG_LINE * self.lines
-
 
 class Files(NamedTuple):
     """Text files: their paths, the SHA-256 of their contents, and how they are read."""
@@ -310,7 +305,8 @@ def _remarks(path: Path, reading: Reading, corpus: Corpus) -> Iterator[tuple[str
     if reading.empty:
         records = reading.documents + reading.empty
         yield "records without text are left out", f"{path} ({reading.empty:,} of {records:,})"
-    if reading.may_be_lines and not corpus.document:
+    are_many_and_long = reading.lines >= 10 and reading.bytes > LONG_LINE * reading.lines
+    if are_many_and_long and not (reading.blank_lines or corpus.document):
         yield LINES, str(path)
 
 

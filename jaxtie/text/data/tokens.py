@@ -63,11 +63,6 @@ class TextReport:
     vocabulary: int  # entries
 
     @property
-    def stream(self) -> int:
-        """Training tokens of causal models, the [SEP] that ends each row included."""
-        return self.tokens["train"] + self.rows["train"]
-
-    @property
     def tokens_per_byte(self) -> float:
         """Tokens of a byte of the validation split, with ends of documents; NaN without bytes."""
         predicted = self.tokens["valid"] + self.rows["valid"]
@@ -390,14 +385,11 @@ class WholeWords(NamedTuple):
         """Recognise byte-level BPE and SentencePiece by their spaces; others are WordPiece."""
         starts = {token[:1] for token in vocabulary}
         mark = SPACE if SPACE in vocabulary else "\u2581" * ("\u2581" in starts)
-        if (
-            not mark
-            or any(  # WordPiece, whose text may have such a character, too
-                each.startswith("##") and each.isascii() and each[2:].isalpha()
-                for each in vocabulary
-            )
+        if any(
+            each.startswith("##") and each.isascii() and each[2:].isalpha() for each in vocabulary
         ):
-            mark = ""
+            mark = ""  # WordPiece: its text may have such a character, too
+        if not mark:
             names = tuple(token if token.isalpha() else "" for token in vocabulary)
             continues = [token.startswith("##") for token in vocabulary]
             text = [*vocabulary]
