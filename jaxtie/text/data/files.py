@@ -1,4 +1,6 @@
-"""Read text files as documents, paragraphs and sentences; hold a piece or a record in memory.
+"""Read text files as documents, paragraphs and sentences.
+
+In memory are a piece or a record, of UTF-16 the file.
 
 The name of a file says how it is read: as text (`.txt`, `.md`), or as records with a field of text
 (`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
