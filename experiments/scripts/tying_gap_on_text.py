@@ -122,7 +122,8 @@ class Trainer:
     def experiment(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> TextExperiment:
         """Return the experiment that trains an arm of a cell."""
         corpus = replace(DECLARED.corpus, paths=self.text, vocab_size=cell.vocabulary)
-        tokens = prepare_text(corpus, say=lambda line: None).report.stream
+        report = prepare_text(corpus, say=lambda line: None).report
+        tokens = report.tokens["train"] + report.rows["train"]  # a [SEP] ends each row
         batch = DECLARED.batch * DECLARED.length
         steps = RECORDS * max(1, round(cell.epochs * tokens / (batch * RECORDS)))
         own = matched(cell, arm)

@@ -14,13 +14,12 @@ from jaxtie.config import Arm, Variant
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step
-from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
+from jaxtie.text.corpus import FREQUENCIES, baselines
 
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
 
 EVALUATED, OF_PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
-NEAREST = ("eval_step", "probe", "rank")
 TEXT_VARIABLES = {
     "loss": Variable(("step",), "nat", "training loss"),
     "accuracy": Variable(("step",), "1", "training accuracy"),
@@ -31,8 +30,6 @@ TEXT_VARIABLES = {
     "perplexity": Variable(EVALUATED, "1", "validation perplexity"),
     "input_distance": Variable(OF_PAIRS, "1", "distance, input embedding"),
     "output_distance": Variable(OF_PAIRS, "1", "distance, output embedding"),
-    "input_neighbour": Variable(NEAREST, "1", "nearest tokens, input embedding"),
-    "output_neighbour": Variable(NEAREST, "1", "nearest tokens, output embedding"),
 }
 PREDICTED_VARIABLES = {  # means over contexts; log-odds where one of the pair occurs
     "log_odds": Variable(OF_PAIRS, "nat", "ln p(first) - ln p(second)"),
@@ -56,9 +53,7 @@ def text_schema(experiment: "TextExperiment") -> Schema:
     variables = dict(TEXT_VARIABLES)
     labels: dict[str, Any] = {
         "kind": list(experiment.kinds),
-        "pair": np.arange(experiment.word_count),
-        "probe": probes(experiment),
-        "rank": np.arange(NEIGHBOURS),
+        "pair": np.arange(experiment.words),
     }
     if experiment.has_bytes:
         label = "validation loss, bits per byte"
@@ -101,7 +96,6 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
         "first_word": words(prepared.first, "kind", "pair"),
         "second_word": words(prepared.second, "kind", "pair"),
         "decay_factor": xr.DataArray(decay_factors(optimizer, steps, arms), dims="step"),
-        "probe_word": words(prepared.words_K[probes(experiment)], "probe"),
         "token": words(np.arange(len(vocabulary)), "token_number"),
         "scheduled_learning_rate": xr.DataArray(
             [schedule_table(optimizer, steps)] * len(arms), dims=("arm", "step")
@@ -178,12 +172,6 @@ def groups_of(results: xr.Dataset) -> list[Group]:
             own = pairs[known == probability]
             found.append(Group(kind, probability, KIND_LABELS[kind] + at, own))
     return found
-
-
-def of_pairs(results: xr.Dataset, arm: str, table: str, group: Group) -> xr.DataArray:
-    """Select the distances of a group's pairs, means over seeds; (eval_step, pair)."""
-    distances = group.of(results[f"{table}_distance"].sel(arm=arm))
-    return distances.mean("seed").transpose("eval_step", "pair")
 
 
 def log_decay_ratio(results: xr.Dataset, group: Group, arm: str, table: str) -> xr.DataArray:

@@ -1,7 +1,7 @@
 """Declare experiments on natural text: corpus, model, arms. Imports no jax."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,8 +30,7 @@ from jaxtie.text.conclusion import text_conclusion
 from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, training_batches
 from jaxtie.text.data import files
 from jaxtie.text.data.config import Corpus
-from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.pairs import HALVES
+from jaxtie.text.data.tokens import Text, prepare_text
 from jaxtie.text.plots import text_pictures
 from jaxtie.text.tables import text_tables
 
@@ -50,7 +49,7 @@ class TextExperiment(TaskConfig):
     """A language model on text, masked (the paper's second experiment) or causal.
 
     A seed has its own order of rows, duplicates and masks, shared by its arms. An evaluation
-    measures the validation loss, distances and nearest neighbours.
+    measures the validation loss and distances.
 
     Attributes:
       objective: "masked": BERT's masks; "causal": predict each token from those before it.
@@ -65,18 +64,14 @@ class TextExperiment(TaskConfig):
       length: largest number of tokens of a row, [CLS] and [SEP] included; all rows of a causal
         model have it.
       buckets: lengths that shorter rows of a masked model are padded to.
-      words: words to measure: so many of the most frequent, or a list.
+      words: so many of the most frequent words are measured.
       duplicates: probabilities, dealt out to these words in turn: an occurrence of the word becomes
         its duplicate, a second id, drawn anew at each step. True: 0.5, as published; False: no
         duplicates.
       contexts: places in the validation text at which predictions of each pair are evaluated
         (log-odds, swap divergence) if there are duplicates; then pairs of matching frequency are
         measured too. 0: none.
-      masks_unknown: let a masked model predict [UNK]; the published code does not.
       data_seed: seed of the order of rows, of duplicates, masks and random pairs of words.
-      half: "first" or "second": train on that half of the training rows alone, see
-        `jaxtie.text.pairs`; None: on all.
-      planted: number of frequent words that have a duplicate in the text itself, in every split.
       blanks: share of the tokens that a causal model reads as [MASK], drawn anew at each step, also
         in validation: an input that is often there and never a target.
       mask_norms: record the lengths of the rows of [MASK], and of a median row, in each role.
@@ -112,20 +107,17 @@ class TextExperiment(TaskConfig):
     batch: int = 128
     length: int = 128
     buckets: tuple[int, ...] = (16, 32, 64, 128)
-    words: int | tuple[str, ...] = 100
+    words: int = 100
     duplicates: tuple[float, ...] | Any = PUBLISHED_DUPLICATES  # Any: a bool
     contexts: int = 16
-    masks_unknown: bool = False
     data_seed: int = 42
-    half: str | None = None
-    planted: int = 0
     blanks: float = 0.0
     mask_norms: bool = False
     # None before `prepare`
     prepared: PreparedCorpus = dataclasses.field(default=None, repr=False, compare=False)  # type: ignore
 
     def __post_init__(self):
-        """Check the values; duplicates become probabilities, a list of words a tuple."""
+        """Check the values; duplicates become probabilities."""
         super().__post_init__()
         check(
             self.objective in TEXT_OBJECTIVES,
@@ -174,17 +166,6 @@ class TextExperiment(TaskConfig):
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
         check_seed(self.data_seed, "data_seed")
-        check(
-            self.half in (None, *HALVES),
-            f"half = {self.half!r}: expected None, {' or '.join(HALVES)}",
-        )
-        check(
-            is_integer(self.planted)
-            and self.planted >= 0
-            and not (self.planted and self.duplicates),
-            f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
-        )
-
         check_range(self, "blanks", 0, 1)
         check(
             not self.blanks or self.objective == "causal",
@@ -192,16 +173,8 @@ class TextExperiment(TaskConfig):
         )
 
     def _check_words(self) -> None:
-        if not isinstance(self.words, int):
-            named = isinstance(self.words, Iterable) and not isinstance(self.words, str)
-            check(
-                named, f"words = {self.words!r}: expected how many, or which: ('the', 'of', 'and')"
-            )
-            object.__setattr__(self, "words", tuple(self.words))
-            twice = sorted({word for word in self.words if self.words.count(word) > 1})
-            check(not twice, f"words: {', '.join(twice)}: each may be named once")
         check(
-            self.word_count >= 3,
+            is_integer(self.words) and self.words >= 3,
             f"words = {self.words!r}: expected at least 3, for as many pairs of different ones",
         )
         if isinstance(self.duplicates, bool):
@@ -219,26 +192,20 @@ class TextExperiment(TaskConfig):
         )
 
     @property
-    def word_count(self) -> int:
-        """Number of evaluated words."""
-        return self.words if isinstance(self.words, int) else len(self.words)
-
-    @property
     def evaluates_predictions(self) -> bool:
         """Whether predictions of words and duplicates are evaluated."""
         return bool(self.duplicates and self.contexts)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of evaluated pairs, `word_count` of each."""
+        """The kinds of evaluated pairs, `words` of each."""
         matched = ("matched",) if self.evaluates_predictions else ()
         return ("duplicate", *matched, "random") if self.duplicates else ("random",)
 
     @property
     def has_bytes(self) -> bool:
         """Whether the tokens are a text as it is, so that its bytes can be counted."""
-        changed = self.duplicates or self.planted or self.blanks
-        return self.corpus.form == "documents" and not changed
+        return self.corpus.form == "documents" and not (self.duplicates or self.blanks)
 
     def build(self, variant: Variant, platform: str) -> "TextTask":
         """Return the language model as a task."""
@@ -247,15 +214,8 @@ class TextExperiment(TaskConfig):
         return TextTask(self, variant, platform)
 
     def program_key(self) -> Self:
-        """Return the configuration reduced to the fields that compiled programs depend on.
-
-        Programs that record roles or predictions, or untie rare rows, know how frequent tokens are,
-        so they depend on the half of the text and on the synthetic duplicates.
-        """
+        """Return the configuration reduced to the fields that compiled programs depend on."""
         own: dict[str, Any] = {"corpus": Corpus(), "record_every": 1, "eval_every": 1, "steps": 1}
-        untie_rare = any("rarer-half" in arm.head.row_sets for arm in self.arms)
-        if not (self.roles or self.evaluates_predictions or untie_rare):
-            own |= {"half": None, "planted": 0}
         return dataclasses.replace(
             self, name="program", claim="", arms=("tied",), seeds=(0,), **own
         )
@@ -328,12 +288,16 @@ class TextExperiment(TaskConfig):
                 "--distributed: the text is not that of the first process; give each process the"
                 " same text",
             )
-        prepared = prepare_corpus(self, text)
+        prepared = self.combine(text)
         epochs = self.steps / training_batches(self, prepared, self.seeds[0]).count
         if processes.leads:
             many = "; more than 5 may overfit: take fewer --steps or more text" * (epochs > 5)
             say(f"{self.steps:,} steps are {epochs:.2g} epochs of the training text{many}")
         return dataclasses.replace(self, prepared=prepared)
+
+    def combine(self, text: Text) -> PreparedCorpus:
+        """Choose words, duplicates, pairs and contexts of a text."""
+        return prepare_corpus(self, text)
 
     def check_unchanged(self, folder: RunFolder, earlier: dict) -> None:
         """Raise UserError where the files of a finished run have changed; they may be gone."""

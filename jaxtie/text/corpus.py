@@ -15,24 +15,20 @@ from jaxtie.text.data.batches import (
     EpochBatches,
     PaddedRows,
     Rows,
-    Special,
     causal_batches,
     lengths_of,
     masked_batches,
 )
-from jaxtie.text.data.tokens import Text, chosen_words
+from jaxtie.text.data.tokens import Text, frequent_words
 from jaxtie.text.data.vocabulary import ADDED
 from jaxtie.text.pairs import (
     Duplicates,
     PairContexts,
     choose_contexts,
-    choose_duplicates,
     duplicates_of,
-    insert_duplicates,
     matched_pairs,
     random_pairs,
     stream_of,
-    take_half,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 
 RANKS = (10, 100, 1_000, 10_000)  # last ranks of the groups of tokens, the most frequent first
 FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # names of the groups
-PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighbours of each
 MOST_COUNTED = 2**25  # training tokens that are counted, at most; that of 4-grams, which take
 MOST_OF_FOUR = 2**24  # 80 bytes each
 
@@ -48,11 +43,10 @@ MOST_OF_FOUR = 2**24  # 80 bytes each
 class PreparedCorpus(NamedTuple):
     """A text as an experiment uses it."""
 
-    text: Text  # with its inserted duplicates and the training rows of the chosen half
+    text: Text
     vocabulary: tuple[str, ...]  # its tokens, then the names of the duplicates; V
-    words_K: np.ndarray  # evaluated words, the most frequent first unless the experiment names them
+    words_K: np.ndarray  # evaluated words, the most frequent first
     drawn: Duplicates  # of these words, drawn afresh at each step
-    planted: Duplicates  # in the text itself
     first: np.ndarray  # ids of the evaluated pairs, (kinds, K)
     second: np.ndarray
     contexts: PairContexts | None = (
@@ -84,13 +78,11 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         )
     if "never-targets" in named and max(special[each] for each in ("pad", "mask", "cls")) < 0:
         raise UserError("rows 'never-targets': every token of this vocabulary can be a target")
-    words_K, words = chosen_words(text, experiment.words)
-    planted = choose_duplicates(text, experiment.planted)
-    text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)
+    words_K, words = frequent_words(text, experiment.words)
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
-    vocabulary = text.vocabulary + planted.names + drawn.names
-    nothing = np.zeros((0, experiment.word_count), np.int32)
-    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, planted, nothing, nothing)
+    vocabulary = text.vocabulary + drawn.names
+    nothing = np.zeros((0, experiment.words), np.int32)
+    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, nothing, nothing)
     training_batches(experiment, prepared, experiment.seeds[0])  # raises if there is no batch
     validation = validation_batches(experiment, prepared)
     pairs = {
@@ -98,7 +90,7 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         "matched": lambda: matched_pairs(
             experiment.data_seed, token_counts(prepared, text.train), drawn, text.special
         ),
-        "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
+        "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.words),
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
     prepared = prepared._replace(first=first, second=second, validation=validation)
@@ -106,18 +98,6 @@ def prepare_corpus(experiment: "TextExperiment", text: Text) -> PreparedCorpus:
         contexts = choose_contexts(experiment, text, drawn, first, second)
         prepared = prepared._replace(contexts=contexts)
     return prepared
-
-
-def probes(experiment: "TextExperiment") -> np.ndarray:
-    """Return which of the evaluated words have their nearest neighbours recorded."""
-    found = np.arange(min(PROBES, experiment.word_count))
-    return found * (experiment.word_count // len(found))
-
-
-def never_predicted(experiment: "TextExperiment", special: Special) -> tuple[int, ...]:
-    """Return the ids of tokens that a masked model never has to predict."""
-    always = (special.pad, special.cls, special.sep)
-    return always if experiment.masks_unknown else (*always, special.unk)
 
 
 def token_counts(prepared: PreparedCorpus, rows: Rows) -> np.ndarray:
@@ -215,8 +195,8 @@ def baselines(experiment: "TextExperiment", prepared: PreparedCorpus) -> dict[st
     """
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"
-    usable_V = np.ones(len(prepared.text.vocabulary) + len(prepared.planted.words_K), bool)
-    never = [special.pad] if is_causal else [*never_predicted(experiment, special)]
+    usable_V = np.ones(len(prepared.vocabulary) - len(drawn.words_K), bool)
+    never = special[:1] if is_causal else special[:4]  # of a masked model all but [MASK]
     usable_V[[each for each in never if each >= 0]] = False
 
     def is_target(tokens: np.ndarray) -> np.ndarray:

@@ -25,19 +25,14 @@ class _Order(NamedTuple):
     discount: float
 
 
-def _extend(hash_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
-    """Return the hashes of n-grams with a token more on their right."""
-    mixed_N = (hash_N ^ (hash_N >> np.uint64(31))) * _FACTOR
-    return mixed_N + token_N.astype(np.uint64) + np.uint64(1)
-
-
 def _hashes(token_xL: np.ndarray) -> list[np.ndarray]:
     """Return for n = 0, ..., `ORDER` the hashes of the n tokens that end at each place."""
     found = [np.zeros(token_xL.shape, np.uint64)]
     for _ in range(ORDER):
         before = np.zeros_like(found[-1])
         before[..., 1:] = found[-1][..., :-1]
-        found.append(_extend(before, token_xL))
+        mixed = (before ^ (before >> np.uint64(31))) * _FACTOR
+        found.append(mixed + token_xL.astype(np.uint64) + np.uint64(1))
     return found
 
 

@@ -2,8 +2,7 @@
 
 A duplicate is a second token of a word, named by the word and a star. Each occurrence of the word
 is rendered as one of the two by its own draw, so the ratio of their probabilities is the same in
-every context. The draws are made afresh at each step (see `jaxtie.text.masking.swap`), or once in
-the text itself (`insert_duplicates`).
+every context. The draws are made afresh at each step (see `jaxtie.text.masking.swap`).
 
 Imports no jax. Shapes: V vocabulary, N tokens of a split or occurrences of a token, R rows, L
 tokens of a window, K words or pairs of a kind, P pairs of all kinds, Q contexts of all pairs, M
@@ -15,31 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxtie.config import UserError
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.data.tokens import Text, frequent_words
+from jaxtie.text.data.tokens import Text
 
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
 
-HALVES = ("first", "second")  # of the training rows
 BEFORE, AFTER = 40, 8  # tokens of a window on the left of its token; tokens predicted after it
-SENTENCES = 64  # consecutive sentences that stay in one half: contexts reach over sentence ends
-# Every fifth frequent word gets a duplicate in the text, so they are as frequent as the others.
-EVERY, OFFSET = 5, 3
-EVENLY, RARELY = 0.5, 0.1  # probabilities of these duplicates, in turn
 PREDICTED = ("log_odds", "log_odds_deviation", "swap_divergence")  # see `jaxtie.text.task`
 LONGEST = 32  # tokens of the sentences in which a masked model is evaluated
 STREAM = 2  # keeps the draws of contexts apart from other draws of the same seed
 NEAREST_FREQUENCIES = 3  # a matching token is drawn from this many of the nearest frequency
-
-
-class Windows(NamedTuple):
-    """Windows of a text around occurrences of one token."""
-
-    tokens_NxL: np.ndarray  # the tokens before it, the token, AFTER - 1 tokens after it
-    asked_NxK: np.ndarray  # which of the AFTER tokens after it belong to its sentence, with [SEP]
-    sentence_N: np.ndarray  # number of its row
 
 
 class Stream(NamedTuple):
@@ -58,27 +43,11 @@ def stream_of(rows: Rows, sep: int) -> Stream:
     return Stream(tokens_N, row_N, (ends_R + np.arange(rows.count))[row_N])
 
 
-def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
-    """List, for each token, the positions around which a whole window fits."""
-    return by_token(stream.tokens_N, _inside(stream, BEFORE), vocabulary)
-
-
-def _inside(stream: Stream, before: int) -> np.ndarray:
-    return np.arange(before, len(stream.tokens_N) - AFTER)
-
-
 def by_token(tokens_N: np.ndarray, usable: np.ndarray, vocabulary: int) -> list[np.ndarray]:
     """List, for each token, those of the usable positions at which it stands, ascending."""
     tokens = tokens_N[usable]
     order = usable[np.argsort(tokens, kind="stable")]
     return np.split(order, np.cumsum(np.bincount(tokens, minlength=vocabulary))[:-1])
-
-
-def windows_at(stream: Stream, places_N: np.ndarray, before: int = BEFORE) -> Windows:
-    """Cut the windows around some positions."""
-    at_NxL = places_N[:, None] + np.arange(-before, AFTER)
-    asked_NxK = places_N[:, None] + np.arange(1, AFTER + 1) <= stream.end_N[places_N][:, None]
-    return Windows(stream.tokens_N[at_NxL], asked_NxK, stream.row_N[places_N])
 
 
 class Duplicates(NamedTuple):
@@ -110,53 +79,6 @@ def duplicates_of(
         np.resize(np.array(probabilities, np.float64), number),
         tuple(f"{word}*" for word in words[:number]),
     )
-
-
-def choose_duplicates(text: Text, number: int) -> Duplicates:
-    """Choose words for duplicates in the text itself; UserError if it has too few words."""
-    if not number:
-        return duplicates_of(np.zeros(0, np.int32), (), 0, ())
-    ids, words = frequent_words(text, EVERY * (number - 1) + OFFSET + 1)
-    return duplicates_of(
-        ids[OFFSET::EVERY], words[OFFSET::EVERY], len(text.vocabulary), (EVENLY, RARELY)
-    )
-
-
-def insert_duplicates(text: Text, duplicates: Duplicates, seed: int) -> Text:
-    """Render words of every split as duplicates; the tokens are then in memory.
-
-    The text's vocabulary does not grow.
-    """
-    if not len(duplicates.words_K):
-        return text
-    vocabulary = len(text.vocabulary) + len(duplicates.words_K)
-    dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
-
-    def rendered(split: int, rows: Rows) -> Rows:
-        tokens_N = np.asarray(rows.tokens_N)
-        uniform_N = np.random.default_rng((seed, split)).random(len(tokens_N), np.float32)
-        return Rows(duplicates.render(tokens_N, uniform_N, vocabulary).astype(dtype), rows.offsets)
-
-    train, valid, test = (
-        rendered(k, rows) for k, rows in enumerate((text.train, text.valid, text.test))
-    )
-    return text._replace(train=train, valid=valid, test=test)
-
-
-def take_half(text: Text, half: str | None) -> Text:
-    """Keep every other block of training rows alone; UserError if there is only one block."""
-    if half is None:
-        return text
-    rows = text.train
-    own_R = np.arange(rows.count) // SENTENCES % 2 == HALVES.index(half)
-    if not own_R.any() or own_R.all():
-        raise UserError(
-            f"text: {rows.count:,} sentences are too few for two halves of blocks of {SENTENCES};"
-            " give more text"
-        )
-    own_N = np.repeat(own_R, rows.lengths)
-    offsets = np.append(0, np.cumsum(rows.lengths[own_R]))
-    return text._replace(train=Rows(rows.tokens_N[own_N], offsets))
 
 
 def random_pairs(seed: int, words_K: np.ndarray, pairs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,11 +183,11 @@ def _in_stream(text: Text, length: int, choose: Choose, _: np.random.Generator) 
     """Choose windows for a causal model, evaluated up to the end of the sentence."""
     before = max(1, min(BEFORE, length - AFTER))
     stream = stream_of(text.valid, text.special.sep)
-    place_Q = choose(stream.tokens_N, _inside(stream, before))
-    windows = windows_at(stream, np.maximum(place_Q, before), before)
-    at_Q = np.full(len(place_Q), before)
-    counts_QxM = windows.asked_NxK & (place_Q >= 0)[:, None]
-    return windows.tokens_NxL, at_Q, at_Q[:, None] + np.arange(AFTER), counts_QxM
+    place_Q = choose(stream.tokens_N, np.arange(before, len(stream.tokens_N) - AFTER))
+    at_Q, own_Qx1 = np.full(len(place_Q), before), np.maximum(place_Q, before)[:, None]
+    tokens_QxL = stream.tokens_N[own_Qx1 + np.arange(-before, AFTER)]
+    counts_QxM = own_Qx1 + np.arange(1, AFTER + 1) <= stream.end_N[own_Qx1]
+    return tokens_QxL, at_Q, at_Q[:, None] + np.arange(AFTER), counts_QxM & (place_Q >= 0)[:, None]
 
 
 def _in_rows(text: Text, length: int, choose: Choose, rng: np.random.Generator) -> ContextArrays:

@@ -1,6 +1,5 @@
 """Figures of text results. Imports no jax."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -20,8 +19,7 @@ from jaxtie.results.plots import (
     with_overview,
 )
 from jaxtie.results.tables import arms_of, embeddings_of
-from jaxtie.text.analysis import Group, groups_of, of_pairs
-from jaxtie.text.pairs import PREDICTED
+from jaxtie.text.analysis import Group, groups_of
 from jaxtie.text.tables import measures
 
 COUNT_LINES = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
@@ -49,19 +47,19 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
             label_of = each.replace("_", "-")
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8, label=label_of)
         later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
-        low, high = _span(later)
-        if np.isfinite(low):
-            margin = 0.1 * (high - low) + 1e-3
-            axes.set_ylim(low - margin, high + margin)
+        later = later[np.isfinite(later)]
+        if later.size:
+            margin = 0.1 * float(np.ptp(later)) + 1e-3
+            axes.set_ylim(later.min() - margin, later.max() + margin)
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
 def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
     """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
+    distances = results[f"{table}_distance"].sel(arm=arm).mean("seed")
     lines = {
-        group.label.replace("word–", "") + group.hypothesis: of_pairs(results, arm, table, group)
-        for group in groups
+        group.label.replace("word–", "") + group.hypothesis: group.of(distances) for group in groups
     }
     curves(axes, lines, over="pair", colours=_colours_of(groups))
     highest = max(
@@ -74,57 +72,28 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
     finish_axes(axes, title, "Euclidean distance", results["eval_step"].values)
 
 
-def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
-    """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
-    curves(axes, by_arm(group.of(results[name]).mean("pair")))
-    name_of = group.label.removeprefix("word–")
-    title, label = f"swaps, {name_of}", "swap divergence"
-    if name == "log_odds":
-        axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
-        title, label = f"odds, {name_of}", "log-odds, nat"
-    else:
-        axes.set_yscale("log")
-    finish_axes(axes, title, label, results["eval_step"].values)
-
-
-def _span(losses: xr.DataArray | np.ndarray) -> tuple[float, float]:
-    """Return the least and the greatest finite value; NaN if there is none."""
-    values = np.asarray(losses)
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
-
-
 def text_panels(results: xr.Dataset) -> dict[str, Panel]:
-    """Return panels by file name: measures, distances in every table, predictions of pairs."""
+    """Return panels by file name: measures, and distances in every table."""
     panels: dict[str, Panel] = {}
     groups, arms = groups_of(results), ", ".join(map(str, arms_of(results)))
 
-    def add(file: str, caption: str, draw: Callable[..., None], **arguments: object) -> None:
-        panels[file] = Panel(caption, partial(draw, results=results, **arguments))
-
-    over = f"by {arms} over the steps of training"
     known = measures(results)
     for name in ("valid_loss", "valid_accuracy"):  # perplexity and bits per byte show the loss
         if name not in known:
             continue
         what = known[name].removesuffix(", nat")
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
-        add(name.removeprefix("valid_"), caption, draw_measure, name=name)
+        draw = partial(draw_measure, results=results, name=name)
+        panels[name.removeprefix("valid_")] = Panel(caption, draw)
     of = " and of ".join(group.label for group in groups)
     for arm, label, table in embeddings_of(results) if len(groups) > 1 else []:
         caption = (
             f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
             " interval over pairs"
         )
-        own = {"arm": arm, "table": table, "title": f"{label} embedding"}
-        add(f"distances_{label.replace(' ', '_')}", caption, draw_pairs, **own)
-    for group in groups if PREDICTED[0] in results else []:
-        if group.kind == "duplicate":
-            file = f"duplicate_{group.probability:g}"
-            caption = f"Log-odds of {group.label} {over}; dashed: the true ones; mean over pairs"
-            add(f"odds_{file}", caption, draw_predicted, group=group, name="log_odds")
-            caption = f"Swap divergence of {group.label} {over}; mean over pairs"
-            add(f"swaps_{file}", caption, draw_predicted, group=group, name="swap_divergence")
+        title = f"{label} embedding"
+        draw = partial(draw_pairs, results=results, arm=arm, table=table, title=title)
+        panels[f"distances_{label.replace(' ', '_')}"] = Panel(caption, draw)
     return panels
 
 

@@ -116,23 +116,6 @@ def word_pairs_table(results: xr.Dataset) -> Table:
     return Table(title, tuple(cells), rows, note)
 
 
-def neighbour_table(results: xr.Dataset) -> Table:
-    """Show the nearest neighbours of some words before and after training, for the first seed."""
-    token, step = results["token"].values, last_step(results)
-    rows, seed = [], int(results["seed"].values[0])
-    for i, word in enumerate(results["probe_word"].values):
-        for arm, label, table in embeddings_of(results):
-            found = results[f"{table}_neighbour"].sel(arm=arm, seed=seed).isel(probe=i)
-            cells = []
-            for at in (0, step):
-                numbers = found.sel(eval_step=at).values
-                cells.append(" ".join(str(token[int(n)]) for n in numbers[np.isfinite(numbers)]))
-            rows.append((str(word), label, *cells))
-    starred = "; a star marks a duplicate" if "duplicate" in results["kind"].values else ""
-    title = f"Nearest neighbours, the nearest first, seed {seed}{starred}"
-    return Table(title, ("word", "embedding", "step 0", f"step {step:,}"), rows)
-
-
 def text_tables(results: xr.Dataset) -> list[Table]:
     """Return all tables of a run."""
-    return [validation_table(results), word_pairs_table(results), neighbour_table(results)]
+    return [validation_table(results), word_pairs_table(results)]

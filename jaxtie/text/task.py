@@ -1,4 +1,4 @@
-"""Text as a task: model, loss, predictions of pairs of tokens, distances and neighbours.
+"""Text as a task: model, loss, predictions of pairs of tokens, distances.
 
 Predictions are exact distributions over the whole vocabulary, at places that `jaxtie.text.pairs`
 chose once.
@@ -8,7 +8,7 @@ predictions: C contexts at a time, M places predicted around a token.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,43 +21,22 @@ from jaxtie.models.language_model import TextModel, build_body
 from jaxtie.text import masking
 from jaxtie.text.corpus import (
     FREQUENCIES,
-    NEIGHBOURS,
     frequency_groups,
-    never_predicted,
-    probes,
     row_lengths,
     token_counts,
     training_batches,
 )
-from jaxtie.text.data.batches import EpochBatches, PaddedRows
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training import devices as machine
 from jaxtie.training import interventions
-from jaxtie.training.task import HParams, Metrics, Params, Roles, Task, key_at
+from jaxtie.training.task import HostRows, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, reduce_losses
 from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
 if TYPE_CHECKING:
     from jaxtie.text.config import TextExperiment
-
-
-class TextRows:
-    """The rows of an experiment's batches (`jaxtie.training.task.HostRows`)."""
-
-    def __init__(self, config: "TextExperiment"):
-        self.config, self.size, self.lengths = config, config.batch, row_lengths(config)
-        self.key: Hashable = config.prepared.text.key, config.prepared.vocabulary
-
-    @property
-    def validation(self) -> Sequence[PaddedRows]:
-        """The batches of every evaluation."""
-        return self.config.prepared.validation
-
-    def training(self, seed: int) -> EpochBatches:
-        """Return the batches of a seed, by step."""
-        return training_batches(self.config, self.config.prepared, seed)
 
 
 class TextTask(Task):
@@ -67,14 +46,21 @@ class TextTask(Task):
 
     def __init__(self, config: "TextExperiment", variant: Variant, platform: str):
         super().__init__(config, variant)
-        self.rows = TextRows(config)
+        prepared = config.prepared
+        self.rows = HostRows(
+            key=(prepared.text.key, prepared.vocabulary),
+            size=config.batch,
+            lengths=row_lengths(config),
+            validation=prepared.validation,
+            training=partial(training_batches, config, prepared),
+        )
         self.model = build_text_model(config, variant, platform)
-        self.block = block_size(platform, len(config.prepared.vocabulary))
+        self.block = block_size(platform, len(prepared.vocabulary))
         untied_rows, sets = self.model.embedding.untied_rows, row_sets(config, variant.head)
         self.intervened = variant.head.interventions, untied_rows, sets
         if config.roles:
-            self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
-        contexts = config.prepared.contexts
+            self.roles = Roles(len(FREQUENCIES), frequency_groups(prepared))
+        contexts = prepared.contexts
         self.predict = make_predictions(self.model, contexts) if contexts else lambda params: {}
 
     def hparams(self) -> HParams:
@@ -101,16 +87,13 @@ class TextTask(Task):
         return metrics["loss"], metrics
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
-        """Return predictions of pairs, and from both tables distances, neighbours and lengths."""
+        """Return predictions of pairs, and from both tables distances and lengths."""
         params = self.effective(params)
         prepared, found = self.config.prepared, self.predict(params)
-        special = prepared.text.special.present
         tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
-            near = partial(nearest_rows, table_VxD, count=NEIGHBOURS, besides=special)
-            found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
             if self.config.mask_norms:
                 norm_V = jnp.linalg.norm(table_VxD, axis=-1)
                 found[f"{name}_norm"] = jnp.median(norm_V)
@@ -184,7 +167,7 @@ def make_targets(config: "TextExperiment", key: jax.Array, tokens_BxL: jax.Array
         mask_key,
         tokens_BxL,
         mask=special.mask,
-        never=never_predicted(config, special),
+        never=special[:4],  # [UNK], too, as published
         base_vocabulary=len(prepared.text.vocabulary),
         room=masking.capacity(tokens_BxL.size),
     )
@@ -266,12 +249,3 @@ def _of_chunk(
 def pair_distances(table_VxD: jax.Array, first_K: np.ndarray, second_K: np.ndarray) -> jax.Array:
     """Return the Euclidean distances between rows first_K and second_K of a table; K."""
     return jnp.sqrt(jnp.sum((table_VxD[first_K] - table_VxD[second_K]) ** 2, axis=-1))
-
-
-def nearest_rows(
-    table_VxD: jax.Array, row: jax.typing.ArrayLike, count: int, besides: Sequence[int] = ()
-) -> jax.Array:
-    """Return the rows nearest to a row, except itself and `besides`; i32[count]."""
-    distance_V = jnp.sum((table_VxD - table_VxD[row][None]) ** 2, axis=-1)
-    distance_V = distance_V.at[jnp.stack([row, *map(jnp.int32, besides)])].set(jnp.inf)
-    return jax.lax.top_k(-distance_V, count)[1]

@@ -8,7 +8,7 @@ checkpoints in `jaxtie.training.trainer` is the same for every engine.
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -44,7 +44,7 @@ def evaluation_stream(data_seed: int) -> np.ndarray:
     return np.asarray(jax.random.key_data(key_at(stream(data_seed, last), last)))
 
 
-class HostRows(Protocol):
+class HostRows(NamedTuple):
     """Rows of a task whose batches the host makes.
 
     A batch has `tokens_BxL`, i32, and `lengths_B`, the number of real tokens of each row; NumPy.
@@ -53,18 +53,15 @@ class HostRows(Protocol):
       key: equal for equal rows and vocabularies.
       size: rows of a batch.
       lengths: the row lengths; each has a program of its own.
+      validation: the batches of every evaluation.
+      training: returns the batches of a seed.
     """
 
     key: Hashable
     size: int
     lengths: tuple[int, ...]
-
-    @property
-    def validation(self) -> Sequence[Any]:
-        """Return the batches of every evaluation."""
-
-    def training(self, seed: int) -> Any:
-        """Return the batches of a seed, by step: functions of (seed, step) alone."""
+    validation: Sequence[Any]
+    training: Callable[[int], Any]
 
 
 class Roles(NamedTuple):

@@ -163,13 +163,11 @@ TEXT = """TextExperiment(
     eval_batches=4, seeds=(0, 1), optimiser=Optimiser(learning_rate=1e-2, half_period=100),
     corpus=Corpus(vocab_size=300), {}
 )"""
-PLANTED = "planted=2, half='first'"
 TEXTS = {
     "masked": TEXT.format("task='masked'"),
     "causal": TEXT.format("task='causal', duplicates=(0.5, 0.1)"),
     "masked-plain": TEXT.format("task='masked', duplicates=False"),
     "causal-roles": TEXT.format("task='causal', duplicates=False, roles=True"),
-    "causal-planted": TEXT.format(f"task='causal', duplicates=False, {PLANTED}"),
 }
 MAIN, ROLES = "Experiment()", "Experiment(roles=True)"
 NDH, CONTROL = (f"Experiment(process={PROCESSES[name]})" for name in ("ndh", "control"))
@@ -201,7 +199,6 @@ RUNS = {
     "masked": Run(TEXTS["masked"], BOOK),
     "causal": Run(TEXTS["causal"], BOOK),
     "causal-roles": Run(TEXTS["causal-roles"], BOOK),
-    "causal-planted": Run(TEXTS["causal-planted"], BOOK + "--arms tied+bert-head,untied+bias"),
     "text-untied": Run(TEXTS["masked"], BOOK + "--arms tied,untied@50"),
     "main-killed": Run(MAIN, "--seeds 64 --steps 3000", signal.SIGKILL),
     "sweep-stopped": Run(MAIN, SWEPT + "64", signal.SIGTERM),

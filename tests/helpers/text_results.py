@@ -21,13 +21,10 @@ def text_results(
 ) -> xr.Dataset:
     """Return results of a causal model with these losses and distances of pairs, by `BY_PAIR`."""
     members, seeds, pairs = BY_PAIR[:2], loss_AxSxT.shape[1], input_distance.shape[-1]
-    neighbour = np.ones((*loss_AxSxT.shape, 1, 2))
-    neighbour[..., 1], neighbour[:, :, -1] = 2, [2, np.nan]
     found = {
         "diverged_at": (members, np.full((len(arms), seeds), -1)),
         "parameters": ("arm", [60 if Arm.parse(arm).untied_from is None else 100 for arm in arms]),
         "token": ("token_number", ["the", "an", "an*"]),
-        "probe_word": ("probe", ["the"]),
         "decay_factor": ("step", np.ones(len(steps))),
     }
     for name in ("valid_loss", "valid_accuracy", "perplexity"):
@@ -40,7 +37,6 @@ def text_results(
         output_distance = input_distance
     for table, values in (("input", input_distance), ("output", output_distance)):
         found[f"{table}_distance"] = BY_PAIR, values
-        found[f"{table}_neighbour"] = (*members, "eval_step", "probe", "rank"), neighbour
     labels = {"arm": list(arms), "seed": np.arange(seeds), "step": steps, "eval_step": steps}
     labels |= {"kind": kinds, "pair": np.arange(pairs)}
     attributes = {"task": "text", "objective": "causal", "experiment": "made-up"}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from equivalence import estimators, swaps
 from equivalence.measure import sums_of_pair
+from equivalence.swaps import places_of, windows_at
 from exact import pair_divergences
 from ground_truth import Logits, semantic_products
 
@@ -14,7 +15,7 @@ from jaxtie import Process
 from jaxtie.models.language_model import TextModel
 from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.pairs import AFTER, BEFORE, Stream, places_of, stream_of, windows_at
+from jaxtie.text.pairs import AFTER, BEFORE, Stream, stream_of
 from jaxtie.tying.linen import Embedding
 
 SPECIAL = Special(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -140,7 +140,7 @@ def test_variants_differ_as_named_and_have_the_claimed_arms(name):
 def test_experiments_are_those_of_the_protocol():
     others = """head_convergence tuned_heads_one_rate text_mlm text_mlm_faster text_clm
         price_of_tying duplicates_causal duplicates_masked gradient_roles_text hypothesis_known
-        hypothesis_classes plateau_or_gap tying_gap_on_text norm_conflict_causal
+        plateau_or_gap tying_gap_on_text norm_conflict_causal
         norm_conflict_masked tying_at_scale tying_at_scale_untied tying_at_scale_deeper
         tying_at_scale_operations tying_at_scale_between tying_at_scale_card
         tying_at_scale_rates""".split()

@@ -515,7 +515,7 @@ TRAINED = [
     ("transformer", {"length": (5, 6)}),
     ("transformer", {"process.data_seed": (1, 14), "process.p_X": np.float32([0.25, 0.5])}),
     ("nested", {"optimizer.eps": (1e-8, 1e-2), "width": (4,)}),
-    ("causal", {"corpus.split_seed": (1, 2), "planted": (2,)}),
+    ("causal", {"corpus.split_seed": (1, 2), "blanks": (0.1,)}),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Duplicates drawn or inserted, halves, matched pairs, and predictions of pairs in contexts."""
+"""Duplicates, matched pairs, and predictions of pairs in contexts."""
 
 import dataclasses
 import math
@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from quickly import QUICK
 
-from jaxtie import Transformer, UserError
+from jaxtie import Transformer
 from jaxtie.config import Head, Variant
-from jaxtie.text import pairs
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import prepare_corpus
-from jaxtie.text.data.batches import Rows, Special
+from jaxtie.text.data.batches import Special
 from jaxtie.text.pairs import (
     NEAREST_FREQUENCIES,
     PairContexts,
@@ -64,13 +63,11 @@ def test_training_draws_each_word_at_its_own_probability(experiment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masks_unknown", [False, True])
-def test_unknown_tokens_are_targets_only_where_that_is_declared(text, masks_unknown):
+def test_unknown_tokens_are_no_targets(text):
     unk = text.special.unk
-    experiment = with_duplicates(text, objective="masked", masks_unknown=masks_unknown)
+    experiment = with_duplicates(text, objective="masked")
     found = make_targets(experiment, jax.random.key(0), jnp.full((8, 16), unk))
-    assert (int(found.weight_P.sum()) > 0) == masks_unknown
-    assert masks_unknown or bool((found.tokens_BxL == unk).all())
+    assert int(found.weight_P.sum()) == 0 and bool((found.tokens_BxL == unk).all())
 
 
 def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
@@ -197,53 +194,3 @@ def test_pairs_without_a_place_are_missing(experiment):
     model, params = model_of(experiment, tied=True)
     for found in jax.device_get(make_predictions(model, none)(params)).values():
         assert np.isnan(found[0, 0]) and np.isfinite(found[0, 1:]).all()
-
-
-def rows_of(rows: Rows) -> list[list[int]]:
-    return [rows.row(r).tolist() for r in range(rows.count)]
-
-
-def test_halves_share_no_row_and_leave_none_out(text):
-    """Block by block in turn, each in the order of the text; validation rows are the same."""
-    whole = rows_of(text.train)
-    halves = [pairs.take_half(text, half) for half in ("first", "second")]
-    first, second = (rows_of(half.train) for half in halves)
-    of_row = [r // pairs.SENTENCES % 2 for r in range(len(whole))]
-    assert len(whole) > 3 * pairs.SENTENCES
-    assert first == [row for row, half in zip(whole, of_row) if half == 0]
-    assert second == [row for row, half in zip(whole, of_row) if half == 1]
-    assert rows_of(halves[0].valid) == rows_of(halves[1].valid) == rows_of(text.valid)
-    assert pairs.take_half(text, None) is text
-    short = text._replace(train=Rows(text.train.tokens_N, text.train.offsets[: pairs.SENTENCES]))
-    with pytest.raises(UserError, match="too few for two halves"):
-        pairs.take_half(short, "first")
-
-
-def test_duplicates_are_inserted_at_their_rates_and_nothing_else_changes(text):
-    chosen = pairs.choose_duplicates(text, 3)
-    assert chosen.probability_K.tolist() == [pairs.EVENLY, pairs.RARELY, pairs.EVENLY]
-    assert list(chosen.names) == [f"{text.vocabulary[word]}*" for word in chosen.words_K]
-    found = pairs.insert_duplicates(text, chosen, 5)
-    before, after = np.asarray(text.train.tokens_N), found.train.tokens_N
-    assert found.vocabulary == text.vocabulary
-    for word, duplicate, chance in zip(*chosen[:3]):
-        rendered = after[before == word]
-        assert set(rendered.tolist()) == {word, duplicate}
-        deviation = np.sqrt(chance * (1 - chance) / len(rendered))
-        assert abs(np.mean(rendered == duplicate) - chance) < 4 * deviation
-    others = ~np.isin(before, chosen.words_K)
-    np.testing.assert_array_equal(after[others], before[others])
-    again, other = (pairs.insert_duplicates(text, chosen, seed) for seed in (5, 6))
-    np.testing.assert_array_equal(after, again.train.tokens_N)
-    assert (after != other.train.tokens_N).any()
-    assert (again.valid.tokens_N != text.valid.tokens_N).any()
-
-
-def test_the_vocabulary_names_inserted_duplicates_by_a_star(text):
-    experiment = TextExperiment(
-        objective="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
-    )
-    prepared, size = prepare_corpus(experiment, text), len(text.vocabulary)
-    assert len(prepared.vocabulary) == size + 2 and prepared.vocabulary[-1].endswith("*")
-    assert prepared.planted.duplicates_K.tolist() == [size, size + 1]
-    assert prepared.text.train.count < text.train.count

@@ -7,7 +7,7 @@ from pages import targets_only_table
 from text_results import text_results
 
 from jaxtie.text.plots import draw_measure, draw_pairs, text_panels
-from jaxtie.text.tables import neighbour_table, text_tables, validation_table, word_pairs_table
+from jaxtie.text.tables import text_tables, validation_table, word_pairs_table
 
 
 def some_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int = 5) -> xr.Dataset:
@@ -31,10 +31,10 @@ def starts_of(results: xr.Dataset) -> list[str]:
 
 def test_an_interrupted_run_has_tables():
     results = some_results({}, {"untied": 0}).sel(kind=["random"])
-    assert starts_of(results) == ["made-up:", "made-up:", "Nearest"]
+    assert starts_of(results) == ["made-up:", "made-up:"]
     begun = some_results({}, {"tied": 0, "untied": 0})
     begun["valid_loss"][0, :, 1] = np.nan
-    assert starts_of(begun) == ["made-up:", "made-up:", "Nearest"]
+    assert starts_of(begun) == ["made-up:", "made-up:"]
     assert "step 0," in validation_table(begun).title
 
 
@@ -56,9 +56,6 @@ def test_tables_show_every_arm():
     assert pairs.header == ("table", "pairs", "distance", "ratio to decay alone")
     assert len(rows) == 2 * 5 and rows["tied", "word–duplicate"][1].startswith("0.8")
     assert rows["untied output", "random pairs"][0].startswith("5.0")
-    neighbours = neighbour_table(results)
-    assert "a star" in neighbours.title
-    assert neighbours.rows[0] == ("the", "tied", "an an*", "an*")
     assert "perplexity" not in str(validation_table(results.assign_attrs(objective="masked")))
 
 

@@ -14,11 +14,19 @@ import xarray as xr
 
 from equivalence import estimators, inference, judgement, models, swaps
 from equivalence.report import Answer
-from equivalence.trained import Trained, batches_of, check_gain, load_trained, mean_loss
+from equivalence.swaps import Windows, places_of, windows_at
+from equivalence.trained import (
+    Trained,
+    batches_of,
+    check_gain,
+    load_trained,
+    mean_loss,
+    planted_of,
+)
 from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.tokens import count_whole_words
-from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
+from jaxtie.text.pairs import BEFORE, Stream, stream_of
 from jaxtie.tying.head import get_tables
 
 WHOLE = 0.9  # minimum share of a token's occurrences that are whole words
@@ -93,7 +101,7 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
         notes.append(MASKED_NOTE)
     if skipped:
         notes.append(f"Skipped, seen fewer than {inference.SEEN} times: {', '.join(skipped)}.")
-    halves = {a.experiment.half, b.experiment.half}
+    halves = {getattr(each.experiment, "half", None) for each in (a, b)}
     if a.corpus.text.key != b.corpus.text.key:
         notes.append(
             "The two runs had different texts: the second may have seen some of the evaluated"
@@ -104,7 +112,7 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
             "Both models saw the same sentences: what these have by chance in common is not"
             " distinguished from the truth."
         )
-    if not len(a.corpus.planted.words_K):
+    if not len(planted_of(a).words_K):
         notes.append(
             "There are no synthetic duplicates: nulls and intervals know nothing of errors that all"
             " sentences share."
@@ -154,7 +162,7 @@ def _select(
     words, train, planted = (
         chooser.corpus.vocabulary,
         chooser.corpus.text.train,
-        chooser.corpus.planted,
+        planted_of(chooser),
     )
     count_V = np.array([len(each) for each in places])
     total_V = np.bincount(train.tokens_N, minlength=len(words))

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from equivalence.halves import HALVES, HalfExperiment
 from jaxtie.config import Optimizer, Transformer, check
 from jaxtie.run.command import TextOptions
-from jaxtie.text.config import HALVES, Corpus, TextExperiment
+from jaxtie.text.config import Corpus
 
 SIZES = {
     "small": Transformer(layers=2, heads=4, width=64, feedforward=256),
@@ -31,20 +32,20 @@ def declare_models(
     steps: int = STEPS,
     duplicates: int = DUPLICATES,
     objective: str = "causal",
-) -> tuple[TextExperiment, ...]:
+) -> tuple[HalfExperiment, ...]:
     """Declare models A and B, on either half of the text, and C, which chooses pairs, on the first.
 
     All have seeds of their own: pairs that A or B had chosen would be those that it errs about.
 
     The learning rate decays over all steps, a multiple of `RECORD`. Of `duplicates` words there are
-    synthetic duplicates in the text, see `jaxtie.text.pairs`.
+    synthetic duplicates in the text, see `halves`.
     """
     own = dict(OBJECTIVES[objective])
     optimizer = Optimizer(
         learning_rate=own.pop("learning_rate"), weight_decay=0.01, half_period=steps
     )
     return tuple(
-        TextExperiment(
+        HalfExperiment(
             name=f"hypothesis-{name}",
             claim=f"Model {name}, on the {half} half of the text.",
             objective=objective,
@@ -57,7 +58,6 @@ def declare_models(
             record_every=RECORD,
             eval_every=5 * RECORD,
             words=8,
-            duplicates=False,
             half=half,
             planted=duplicates,
             **own,

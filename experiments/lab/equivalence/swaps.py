@@ -22,11 +22,19 @@ import numpy as np
 
 from jaxtie.models.language_model import TextModel
 from jaxtie.text.data.tokens import Special
-from jaxtie.text.pairs import AFTER, BEFORE, Stream, Windows, by_token
+from jaxtie.text.pairs import AFTER, BEFORE, Stream, by_token
 from jaxtie.training.devices import cores
 
 AT_A_TIME = 16  # tokens put in a token's place per call
 SIDE, NEAR_BY = 20, 4
+
+
+class Windows(NamedTuple):
+    """Windows of a text around occurrences of one token."""
+
+    tokens_NxL: np.ndarray  # the tokens before it, the token, AFTER - 1 tokens after it
+    asked_NxK: np.ndarray  # which of the AFTER tokens after it belong to its sentence, with [SEP]
+    sentence_N: np.ndarray  # number of its row
 
 
 class Swapped(NamedTuple):
@@ -134,6 +142,18 @@ def swap_all(
     with ThreadPoolExecutor(cores()) as pool:
         for found in pool.map(one, calls):
             yield from found
+
+
+def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
+    """List, for each token, the positions around which a whole window fits."""
+    return by_token(stream.tokens_N, np.arange(BEFORE, len(stream.tokens_N) - AFTER), vocabulary)
+
+
+def windows_at(stream: Stream, places_N: np.ndarray) -> Windows:
+    """Cut the windows around some positions."""
+    at_NxL = places_N[:, None] + np.arange(-BEFORE, AFTER)
+    asked_NxK = places_N[:, None] + np.arange(1, AFTER + 1) <= stream.end_N[places_N][:, None]
+    return Windows(stream.tokens_N[at_NxL], asked_NxK, stream.row_N[places_N])
 
 
 def places_in_rows(stream: Stream, vocabulary: int) -> list[np.ndarray]:

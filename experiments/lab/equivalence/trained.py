@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from equivalence.halves import HalfExperiment, choose_duplicates
 from jaxtie.config import Decoder, Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
@@ -18,6 +19,7 @@ from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import PreparedCorpus, make_batches, token_counts
 from jaxtie.text.data.batches import Rows
 from jaxtie.text.masking import Targets
+from jaxtie.text.pairs import Duplicates
 from jaxtie.text.task import TextTask, loss_metrics, make_targets
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
@@ -88,12 +90,17 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         for name, make in (("corpus", Corpus), ("model", sizes), ("optimizer", Optimizer)):
             fields[name] = make(**tuples(fields[name]))
         del fields["task"]
-        return TextExperiment(**fields)
+        return (HalfExperiment if "half" in fields else TextExperiment)(**fields)
     except (TypeError, KeyError) as error:
         raise UserError(
             f"{path}: another version wrote its config.json ({error}); run it again with"
             " --overwrite"
         ) from None
+
+
+def planted_of(trained: Trained) -> Duplicates:
+    """Return the duplicates in the text itself."""
+    return getattr(trained.corpus, "planted", choose_duplicates(trained.corpus.text, 0))
 
 
 def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[Targets]:

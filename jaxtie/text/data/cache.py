@@ -1,12 +1,11 @@
 """Prepare a folder once, completely, by one process at a time.
 
-A folder is filled under another name, synchronised and renamed. It has the SHA-256 of its files, so
-a folder with any changed bit is noticed and filled again.
+A folder is filled under another name and renamed. It has the SHA-256 of its files, so a folder with
+any changed bit is noticed and filled again, also after a loss of power.
 """
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -88,22 +87,11 @@ def _fill(folder: Path, make: Callable[[Path, Say], dict], say: Say) -> None:
         counts = make(new, say)
         (new / COUNTS_FILE).write_text(json.dumps(counts, indent=1))
         write_sums(new)
-        for path in (*new.iterdir(), new):
-            _sync(path)
         if folder.exists():  # damaged
             shutil.rmtree(folder)
         new.rename(folder)
-        _sync(folder.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def in_one_line(error: BaseException) -> str:

@@ -56,14 +56,6 @@ class Corpus:
             "text: expected either files and folders or the name of a TFDS data set",
         )
         check(
-            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
-            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
-        )
-        check(
-            bool(self.field),
-            f"field = {self.field!r}: expected the name of a feature, such as text",
-        )
-        check(
             self.document in (None, *DOCUMENTS),
             f"document = {self.document!r}: expected one of {', '.join(DOCUMENTS)}",
         )

@@ -1,13 +1,12 @@
-"""Read text files as documents, paragraphs and sentences; hold a piece or a record in memory.
+"""Read text files as documents, paragraphs and sentences.
+
+In memory are a piece or a record, of UTF-16 the file.
 
 The name of a file says how it is read: as text (`.txt`, `.md`), or as records with a field of text
 (`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
 UTF-16 with a byte order mark; a line that is neither is read as Windows-1252. Lines end in LF, CRLF
 or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or paragraph of more than
-`PIECE` bytes is cut, since some corpora are a single line.
-
-Below a folder, names that begin with a dot are skipped, links to folders are followed, and a README
-or licence next to or above records is no text. All that is skipped is named.
+`PIECE` bytes is cut, since some corpora are a single line. ../README.md says which files are read.
 """
 
 import codecs
@@ -23,7 +22,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,8 +66,6 @@ class Source(NamedTuple):
     counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.TextReport`
     read: Callable[[], Iterator[DocumentPart]]
     notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
-    hint: str = ""  # for a user with too few documents or paragraphs
-    encodings: tuple[str, ...] = ()  # other than UTF-8, UTF-16 and Latin-1
 
 
 @dataclass
@@ -81,14 +77,7 @@ class Reading:
     lines: int = 0
     blank_lines: int = 0
     latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
-    windows_lines: int = 0  # those of them that Latin-1 reads differently
-    cuts: int = 0  # places where an overlong line or paragraph was cut
     empty: int = 0  # records without text
-
-    @property
-    def may_be_lines(self) -> bool:
-        """Whether each line may be a document."""
-        return self.lines >= 10 and not self.blank_lines and self.bytes > LONG_LINE * self.lines
 
 
 class Files(NamedTuple):
@@ -114,11 +103,6 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
     """Find and hash the files of a corpus; UserError if one cannot be read."""
     found, notes = find_files(corpus.paths, corpus.skip_bad)
     kinds = {kind_of(path) in _RECORDS for path in found}
-    for path in found:
-        check(
-            kind_of(path) not in (".parquet", ".arrow") or find_spec("pyarrow") is not None,
-            f"{path}: needs pyarrow to be read; pip install pyarrow",
-        )
     check(
         corpus.field == Corpus.field or True in kinds,
         f"--text-field {corpus.field}: {found[0]}: text files have no fields; leave it out",
@@ -263,22 +247,20 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
     The first time they are read to check and count them; `folder` keeps the counts.
     """
     files = look_at(corpus, cache.now_and_then(say))
-    name = cache.key(files.key, corpus.skip_bad, "with keys", corpus.form == "documents")
+    name = cache.key(files.key, corpus.skip_bad, "keys of good files", corpus.form == "documents")
     counts = cache.once(folder / name, lambda _, say: _check(files, say), say)
-    notes, may_be_lines = [*files.notes, *counts.pop("notes")], counts.pop("may_be_lines")
-    bad, windows_lines = {*counts.pop("bad")}, counts.pop("windows_lines")
-    keys = files.hashes if corpus.split_key == "bytes" else counts["keys"]
-    del counts["keys"]
-    whole = zip(files.paths, files.hashes, map(str.encode, keys))
-    good = [each for i, each in enumerate(whole) if i not in bad]
+    notes, words = (*files.notes, *counts.pop("notes")), counts.pop("words")
+    good = [
+        (path, content, (content if corpus.split_key == "bytes" else own).encode())
+        for path, content, own in zip(files.paths, files.hashes, words)
+        if own
+    ]
     return Source(
         files.key,
         counts.pop("documents"),
         counts,
         lambda: itertools.chain.from_iterable(_read(*each, corpus, Reading()) for each in good),
-        tuple(notes),
-        "; is each line a document? Then add --document line" if may_be_lines else "",
-        ("Windows-1252",) if windows_lines else (),
+        notes,
     )
 
 
@@ -286,38 +268,34 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
     """Read all files once and count; refuse or list bad ones."""
     total: Counter[str] = Counter()
     notes: list[str] = []
-    bad: list[int] = []
-    keys: list[str] = []
+    words: list[str] = []  # hash of each file's; "" if it is bad
     remarks: dict[str, list[str]] = {}
     for i, (path, expected) in enumerate(zip(files.paths, files.hashes)):
-        reading, words = Reading(), Words()
+        reading, own = Reading(), hashlib.sha256()
         try:
             for part in _read(path, expected, b"", files.corpus, reading):
-                words.add(part.text)
+                own.update(_words(part.text))
                 say(
                     f"reading file {i + 1:,} of {len(files.paths):,},"
                     f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
                 )
         except UserError as error:
             _refuse_or_skip(error, files.corpus.skip_bad, len(files.paths), notes)
-            bad.append(i)
+            words.append("")
         else:
-            reading.cuts *= files.corpus.form != "documents"  # which are joined again
+            words.append(own.hexdigest())
             total.update(vars(reading), files=1)
             for remark, what in _remarks(path, reading, files.corpus):
                 remarks.setdefault(remark, []).append(what)
-        keys.append(words.digest())
     if not total["documents"]:
         raise UserError(f"{', '.join(files.corpus.paths)}: no text at all in what is given")
     notes += [f"{_some(paths)}: {remark}" for remark, paths in remarks.items()]
-    names = "documents", "files", "latin1_lines", "windows_lines", "cuts"
     return {
-        **{name: total[name] for name in names},
-        "may_be_lines": LINES in remarks,
+        "documents": total["documents"],
+        "files": total["files"],
         "documents_are": _documents_are(files),
         "notes": notes,
-        "bad": bad,
-        "keys": keys,
+        "words": words,
     }
 
 
@@ -329,7 +307,8 @@ def _remarks(path: Path, reading: Reading, corpus: Corpus) -> Iterator[tuple[str
     if reading.empty:
         records = reading.documents + reading.empty
         yield "records without text are left out", f"{path} ({reading.empty:,} of {records:,})"
-    if reading.may_be_lines and not corpus.document:
+    are_many_and_long = reading.lines >= 10 and reading.bytes > LONG_LINE * reading.lines
+    if are_many_and_long and not (reading.blank_lines or corpus.document):
         yield LINES, str(path)
 
 
@@ -339,27 +318,16 @@ def _documents_are(files: Files) -> str:
     return " or ".join(("record" if each else text or "file") for each in sorted(kinds))
 
 
-class Words:
-    """Hash a document's words, without its encoding, line ends and white space."""
-
-    def __init__(self):
-        """Start without words."""
-        self._hash = hashlib.sha256()
-
-    def add(self, text: str) -> "Words":
-        """Add a part of the document, of whole words; return itself."""
-        words = text.replace("\ufeff", "").split()
-        self._hash.update("".join(f"{word} " for word in words).encode())
-        return self
-
-    def digest(self) -> str:
-        """Return the hash of all words so far."""
-        return self._hash.hexdigest()
+def _words(text: str) -> bytes:
+    """Return what is hashed of a text: neither its encoding nor line ends nor white space."""
+    return "".join(f"{word} " for word in text.replace("\ufeff", "").split()).encode()
 
 
 def key_of(text: str, corpus: Corpus) -> bytes:
     """Return what decides in which split a document is."""
-    return text.encode() if corpus.split_key == "bytes" else Words().add(text).digest().encode()
+    if corpus.split_key == "bytes":
+        return text.encode()
+    return hashlib.sha256(_words(text)).hexdigest().encode()
 
 
 def _read(
@@ -369,21 +337,15 @@ def _read(
 
     `key` is that of the file, where it is one document.
     """
-    if kind_of(path) in _RECORDS:
-        for text in read_records(path, corpus.field, reading):
-            reading.documents += 1
-            yield DocumentPart(key_of(text, corpus), text, True)
-    elif corpus.document:
-        is_whole, by_line = corpus.form == "documents", corpus.document == "line"
-        read = read_lines if by_line else read_paragraphs
-        units = read_units(path, reading, by_line) if is_whole else read(path, reading)
-        for text in units:
+    is_records = kind_of(path) in _RECORDS
+    if is_records or corpus.document:
+        of_records, by_line = read_records(path, corpus.field, reading), corpus.document == "line"
+        for text in of_records if is_records else read_units(path, reading, by_line):
             if text.strip():
                 reading.documents += 1
                 yield DocumentPart(key_of(text, corpus), text, True)
     else:
-        read = read_whole if corpus.form == "documents" else read_paragraphs
-        for text in read(path, reading):
+        for text in read_whole(path, reading):
             begins, reading.documents = not reading.documents, 1
             yield DocumentPart(key, text, begins)
     if _hash(path) != expected:
@@ -430,37 +392,17 @@ def _read_json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, dict[s
             yield where, record
 
 
-class _FromUTF16(io.RawIOBase):
-    """A file of UTF-16 as one of UTF-8."""
-
-    def __init__(self, file: io.BufferedIOBase):
-        """Start at the byte order mark."""
-        self._text, self._rest = io.TextIOWrapper(file, "utf-16", newline=""), b""  # type: ignore
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._rest = self._rest or self._text.read(PIECE).encode()
-        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
-
-
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open a file as bytes of UTF-8, or of an unknown encoding; UserError if it is damaged."""
     is_packed = path.suffix.lower() == ".gz"
     with _readable(path), gzip.open(path) if is_packed else path.open("rb") as file:
         is_utf16 = file.peek(2)[:2] in _UTF16
-        yield io.BufferedReader(_FromUTF16(file), PIECE) if is_utf16 else file
+        yield io.BytesIO(file.read().decode("utf-16").encode()) if is_utf16 else file
 
 
-def read_lines(path: Path, reading: Reading, *, whole: bool = False) -> Iterator[str]:
-    """Yield lines without their ends, overlong ones in parts; UserError if it is not text.
-
-    `whole`: with their ends, and without a change.
-    """
+def read_lines(path: Path, reading: Reading) -> Iterator[str]:
+    """Yield lines with their ends, overlong ones in parts; UserError if it is not text."""
     rest, first = b"", True
     with _opened(path) as file:
         while part := file.readline(PIECE):
@@ -474,7 +416,7 @@ def read_lines(path: Path, reading: Reading, *, whole: bool = False) -> Iterator
             first = False
             if len(part) == PIECE and not part.endswith(b"\n"):
                 at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
-                line, rest = line[: max(at + whole, 0)], line[at + 1 :]
+                line, rest = line[: at + 1], line[at + 1 :]
                 if len(rest) > LONGEST_WORD:
                     raise UserError(
                         f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it natural"
@@ -482,14 +424,13 @@ def read_lines(path: Path, reading: Reading, *, whole: bool = False) -> Iterator
                     )
                 if at < 0:
                     continue
-                reading.cuts += 1
-            yield from _decode(path, line, reading, whole)
+            yield from _decode(path, line, reading)
         if rest:
-            yield from _decode(path, rest, reading, whole)
+            yield from _decode(path, rest, reading)
 
 
-def _decode(path: Path, line: bytes, reading: Reading, whole: bool) -> list[str]:
-    """Return a line, or several if they end in CR, unless it is to be `whole`."""
+def _decode(path: Path, line: bytes, reading: Reading) -> list[str]:
+    """Return a line, or several if they end in CR."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -501,34 +442,10 @@ def _decode(path: Path, line: bytes, reading: Reading, whole: bool) -> list[str]
                 f"{path}: line {reading.lines + 1:,} is neither UTF-8 nor Windows-1252; convert"
                 " the file to UTF-8"
             ) from error
-        reading.windows_lines += text != line.decode("latin-1")
-    if whole:
-        lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+", text)
-    else:
-        lines = text.removesuffix("\n").removesuffix("\r").split("\r")
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+", text)
     reading.lines += len(lines)
     reading.blank_lines += sum(not each.strip() for each in lines)
     return lines
-
-
-def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
-    """Yield a file's paragraphs, their lines joined by line feeds; raise as `read_lines`."""
-    lines: list[str] = []
-    size, cuts, is_cut = 0, 0, False  # whether the line before was cut at its end
-    for line in read_lines(path, reading):
-        is_blank, was_cut, is_cut = not line.strip(), is_cut, reading.cuts > cuts
-        if lines and (is_blank or size + len(line) > PIECE):
-            reading.cuts += not (is_blank or was_cut)
-            yield "\n".join(lines)
-            lines, size = [], 0
-        elif was_cut and lines:
-            reading.cuts -= 1  # its parts are together again
-        cuts = reading.cuts
-        if not is_blank:
-            lines.append(line)
-            size += len(line) + 1
-    if lines:
-        yield "\n".join(lines)
 
 
 def read_whole(path: Path, reading: Reading) -> Iterator[str]:
@@ -539,7 +456,7 @@ def read_whole(path: Path, reading: Reading) -> Iterator[str]:
     lines: list[str] = []
     size, is_blank = 0, False  # of the lines; the last one
     has_text = begun = False  # in these lines, in the file
-    for line in read_lines(path, reading, whole=True):
+    for line in read_lines(path, reading):
         was_blank, is_blank = is_blank, not line.strip()
         is_next = has_text and was_blank and not is_blank
         if is_next or ((has_text or begun) and size + len(line) > PIECE):
@@ -560,7 +477,7 @@ def read_units(path: Path, reading: Reading, by_line: bool) -> Iterator[str]:
     """
     parts: list[str] = []
     size, begins = 0, True  # whether a line begins
-    for part in read_lines(path, reading, whole=True):
+    for part in read_lines(path, reading):
         is_blank = begins and not part.strip()
         begins = part.endswith(("\n", "\r"))
         if not is_blank:
@@ -581,13 +498,6 @@ _PARAGRAPH = re.compile(rf"\s*\S.*?(?:{_LINE_END}[^\S\r\n]*{_LINE_END}\s*|\Z)", 
 def whole_paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a text without a change, each with the blank lines behind it."""
     return _PARAGRAPH.findall(text) if text.strip() else [text]
-
-
-def split_paragraphs(text: str) -> Iterator[str]:
-    """Yield the paragraphs between blank lines; white space becomes single spaces."""
-    for paragraph in re.split(r"\n\s*\n", text):
-        if words := paragraph.split():
-            yield " ".join(words)
 
 
 def split_sentences(paragraph: str) -> Iterator[str]:

@@ -43,15 +43,6 @@ SENTENCES_AT_A_TIME = 8192
 CHARACTERS_AT_A_TIME = 2**24
 SEGMENT = 2**20  # characters of a document that are tokenised at once, at least
 ROWS_AT_A_TIME = 2**16
-BERT_ENTRIES = 30_522
-# The published list (paper's code), its "I" in lower case.
-PUBLISHED_WORDS = tuple(
-    """the be to of and a in that have i it for not on with he as you do at this but his by from
-    they we say her she or an will my one all would there their what so up out if about who get
-    which go me when make can like time no just him know take people into year your good some
-    could them see other than then now look only come its over think also back after use two how
-    our work first well way even new want because any these give day most us""".split()
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +50,6 @@ class TextReport:
     """Report on a prepared text, printed as two lines."""
 
     files: int = 0  # text files
-    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
-    cuts: int = 0  # places where an overlong line or paragraph was cut
     documents: int  # of text files, or records
     documents_are: str = "record"  # "file", "line", "blank-line block", "record", or two of them
     paragraphs: int
@@ -74,11 +63,6 @@ class TextReport:
     vocabulary: int  # entries
 
     @property
-    def stream(self) -> int:
-        """Training tokens of causal models, the [SEP] that ends each row included."""
-        return self.tokens["train"] + self.rows["train"]
-
-    @property
     def tokens_per_byte(self) -> float:
         """Tokens of a byte of the validation split, with ends of documents; NaN without bytes."""
         predicted = self.tokens["valid"] + self.rows["valid"]
@@ -86,11 +70,7 @@ class TextReport:
 
     def __str__(self) -> str:
         """Return two lines."""
-        read = flaws = ""
-        if self.files:
-            read = f"{self.files:,} files, "
-            flaws = f"; {self.latin1_lines:,} lines read as Windows-1252, {self.cuts:,} cuts"
-        between = "one a line" if self.documents_are == "line" else "between blank lines"
+        read, flaws = f"{self.files:,} files, " if self.files else "", ""
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLIT_NAMES
@@ -98,7 +78,7 @@ class TextReport:
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
         if not self.sentences and not self.bytes:
             flaws += "; the vocabulary loses some of the text, so there are no bits per byte"
-        sentences = f", {self.sentences:,} sentences (up to . ! or ?)" if self.sentences else ""
+        sentences = f", {self.sentences:,} sentences" if self.sentences else ""
         repeated = " and ".join(
             f"{count:,} {name}" for name, count in self.repeated.items() if count
         )
@@ -106,7 +86,7 @@ class TextReport:
             flaws += f"; {repeated} paragraphs are in train, too"
         return (
             f"{read}{self.documents:,} documents (one a {self.documents_are}),"
-            f" {self.paragraphs:,} paragraphs ({between}){sentences}{flaws}\n"
+            f" {self.paragraphs:,} paragraphs{sentences}{flaws}\n"
             f"split by {self.split_by}{shared}: {parts};"
             f" vocabulary {self.vocabulary:,}, {unknown:.3%} unknown"
         )
@@ -160,21 +140,22 @@ def prepare_text(
     if corpus.tfds:
         from jaxtie.text.data.tfds import open_data_set  # heavy
 
-        source = open_data_set(corpus, folders.now_and_then(say))
+        source = open_data_set(corpus)
     else:
         source = files.open_files(corpus, cache / "sources", say)
     splitting = _Splitting(source, corpus)
-    parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
+    parts: list[object] = [source.key, corpus.split_seed, f"by {splitting.unit}"]
     if splitting.unit == "document":
-        parts += (corpus.split_key,)
+        parts.append(corpus.split_key)
     if splitting.whole:
-        parts += ("whole",)
+        parts.append("whole")
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
         folders.once(folder, lambda new, say: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / ("tokenizer.json" if splitting.whole else "vocab.txt"))
-    folder = cache / "tokens" / folders.key(*parts, loaded.hash, "with repeated")
+    content = hashlib.sha256(loaded.content).hexdigest()
+    folder = cache / "tokens" / folders.key(*parts, content, "with repeated")
     counts = folders.once(folder, lambda new, say: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (
@@ -212,22 +193,24 @@ class _Splitting:
         """Yield each paragraph with the hash that decides its split."""
         for key, text, begins in self.source.read():
             of_document = self._hash(key)
-            split = files.whole_paragraphs if self.whole else files.split_paragraphs
-            for paragraph in split(text):
-                words = " ".join(paragraph.split()) if self.whole else paragraph
-                own = self._hash(words.encode())
-                decides = of_document if self.unit == "document" else own
-                yield decides, Paragraph(0, own, paragraph, begins)
-                begins = False
+            for paragraph in files.whole_paragraphs(text):
+                words = " ".join(paragraph.split())
+                if words or self.whole:
+                    own = self._hash(words.encode())
+                    decides = of_document if self.unit == "document" else own
+                    yield decides, Paragraph(0, own, paragraph if self.whole else words, begins)
+                    begins = False
 
     @cached_property
     def _edges(self) -> tuple[int, int]:
         """Hashes at which validation and test begin."""
         ordered = np.unique(np.fromiter((unit for unit, *_ in self._units()), np.uint64))
         if len(ordered) < 10:
+            are_lines = any(files.LINES in note for note in self.source.notes)
+            hint = "; is each line a document? Then add --document line" * are_lines
             raise UserError(
                 f"text: {len(ordered)} different {self.unit}s are too little for three splits,"
-                f" which need 10; give more of them{self.source.hint}"
+                f" which need 10; give more of them{hint}"
             )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])
@@ -237,6 +220,10 @@ class _Splitting:
         first, second = self._edges
         for decides, paragraph in self._units():
             yield paragraph._replace(split=(decides >= first) + (decides >= second))
+
+    def segments(self, paragraphs: Iterable["Paragraph"]) -> Iterator["Segment"]:
+        """Yield the rows of paragraphs."""
+        return (_documents if self.whole else _sentences)(paragraphs)
 
 
 class Paragraph(NamedTuple):
@@ -251,20 +238,18 @@ class Paragraph(NamedTuple):
 def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> dict:
     """Train a vocabulary on the training split and write `tokenizer.json` or `vocab.txt`."""
 
-    def paragraphs() -> Iterator[Paragraph]:
-        for i, paragraph in enumerate(splitting.paragraphs()):
-            say(f"training a vocabulary, {i:,} paragraphs so far")
-            yield paragraph
+    def training() -> Iterator[str]:
+        def paragraphs() -> Iterator[Paragraph]:
+            for i, paragraph in enumerate(splitting.paragraphs()):
+                say(f"training a vocabulary, {i:,} paragraphs so far")
+                yield paragraph
 
-    def training(texts: Iterable[Paragraph | Segment]) -> Iterator[str]:
-        return (each.text for each in texts if each.split == 0)
+        return (each.text for each in splitting.segments(paragraphs()) if each.split == 0)
 
-    if splitting.whole:  # in the parts that are tokenised at once
-        content = train_bpe(training(_documents(paragraphs())), size)
-        (new / "tokenizer.json").write_bytes(content)
+    if splitting.whole:
+        (new / "tokenizer.json").write_bytes(train_bpe(training(), size))
     else:
-        content = vocabulary_file(train_vocabulary(lambda: training(paragraphs()), size))
-        (new / "vocab.txt").write_bytes(content)
+        (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(training, size)))
     return {}
 
 
@@ -304,7 +289,8 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     """Write the rows of every split; return counts of a `TextReport` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     counts = Counter(paragraphs=0, sentences=0)
-    rows, tokens, unknown, size, ended = ({name: 0 for name in SPLIT_NAMES} for _ in range(5))
+    tokens, unknown, size = ({name: 0 for name in SPLIT_NAMES} for _ in range(3))
+    offsets = {name: array("q", [0]) for name in SPLIT_NAMES}
     is_lossless = splitting.whole
     reserved = [i for name, i in vocabulary.special._asdict().items() if i >= 0 and name != "unk"]
     hashes = [array("Q") for _ in SPLIT_NAMES]
@@ -317,14 +303,9 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
 
     with contextlib.ExitStack() as stack:
         opened = {
-            (name, what): stack.enter_context((new / f"{name}.{what}").open("wb"))
-            for name in SPLIT_NAMES
-            for what in ("tokens", "offsets")
+            name: stack.enter_context((new / f"{name}.tokens").open("wb")) for name in SPLIT_NAMES
         }
-        for name in SPLIT_NAMES:
-            opened[name, "offsets"].write(np.int64(0).tobytes())
-        some = _in_batches((_documents if splitting.whole else _sentences)(paragraphs()))
-        for batch in some:
+        for batch in _in_batches(splitting.segments(paragraphs())):
             encoded = vocabulary.encode([segment.text for segment in batch])
             counts["sentences"] += len(batch) * (not splitting.whole)
             for k, name in enumerate(SPLIT_NAMES):
@@ -339,23 +320,20 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
                     "--vocab: a special token occurs in the text as a token like others, so it"
                     " would end documents or be ignored; take it out of the text",
                 )
-                ends = []
-                at = tokens[name]
                 for segment, row in own:
-                    at += len(row)
-                    if segment.ends and at > ended[name]:  # a row has a token at least
-                        ends.append(at)
-                        ended[name] = at
-                opened[name, "tokens"].write(flat.tobytes())
-                opened[name, "offsets"].write(np.array(ends, np.int64).tobytes())
-                rows[name] += len(ends)
-                tokens[name] += len(flat)
+                    tokens[name] += len(row)
+                    if segment.ends and tokens[name] > offsets[name][-1]:  # a token at least
+                        offsets[name].append(tokens[name])
+                opened[name].write(flat.tobytes())
                 unknown[name] += int((flat == vocabulary.special.unk).sum())
                 size[name] += sum(len(segment.text.encode()) for segment, _ in own)
                 if is_lossless and name == "valid":
                     back = vocabulary.tokenizer.decode_batch([row for _, row in own])
                     is_lossless = back == [segment.text for segment, _ in own]
             say(f"tokenising, {sum(tokens.values()):,} tokens so far")
+    for name in SPLIT_NAMES:
+        (new / f"{name}.offsets").write_bytes(offsets[name].tobytes())
+    rows = {name: len(each) - 1 for name, each in offsets.items()}
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
     train, *others = (np.frombuffer(each, np.uint64) for each in hashes)
@@ -391,7 +369,7 @@ def _in_batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 _SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(256) if byte not in _SHOWN]
 BYTE_OF = {chr(b): b for b in _SHOWN} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
-SPACE = {chr(288): " ", "\u2581": " "}  # in byte-level and SentencePiece vocabularies
+SPACE = chr(288)  # in byte-level vocabularies; U+2581 in those of SentencePiece
 
 
 class WholeWords(NamedTuple):
@@ -405,13 +383,12 @@ class WholeWords(NamedTuple):
     @classmethod
     def of(cls, vocabulary: Sequence[str]) -> "WholeWords":
         """Recognise byte-level BPE and SentencePiece by their spaces; others are WordPiece."""
-        mark = next((mark for mark in SPACE if mark in vocabulary), "")
-        if not mark and any(token.startswith("\u2581") for token in vocabulary):
-            mark = "\u2581"
+        starts = {token[:1] for token in vocabulary}
+        mark = SPACE if SPACE in vocabulary else "\u2581" * ("\u2581" in starts)
         if any(
             each.startswith("##") and each.isascii() and each[2:].isalpha() for each in vocabulary
         ):
-            mark = ""  # its text may have such a character, too
+            mark = ""  # WordPiece: its text may have such a character, too
         if not mark:
             names = tuple(token if token.isalpha() else "" for token in vocabulary)
             continues = [token.startswith("##") for token in vocabulary]
@@ -438,21 +415,13 @@ def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]
     """Choose the most frequent words of the training split that are single tokens.
 
     Words consist of letters. A token counts if none continues it and no apostrophe is before it
-    (the s of "it's" is no word). With BERT's own vocabulary of 30,522 entries, the words are those
-    of the published list, if it is long enough. Where a vocabulary without WordPiece has too few
-    whole words, such as one of bytes, other tokens follow, the most frequent first.
+    (the s of "it's" is no word). Where a vocabulary without WordPiece has too few whole words, such
+    as one of bytes, other tokens follow, the most frequent first.
 
     Returns:
       Their ids, int32, and the words, the most frequent first; UserError if there are too few.
     """
     known = WholeWords.of(text.vocabulary)
-    if (
-        count <= len(PUBLISHED_WORDS)
-        and len(text.vocabulary) == BERT_ENTRIES
-        and text.special == Special(0, 100, 101, 102, 103)
-        and {*text.vocabulary} >= {*PUBLISHED_WORDS}
-    ):
-        return _ids_of(text, PUBLISHED_WORDS[:count]), PUBLISHED_WORDS[:count]
     is_word = np.array([bool(name) for name in known.name_V])
     frequency = count_whole_words(text.train, text.vocabulary) * is_word
     order = np.argsort(-frequency, kind="stable")[:count]
@@ -469,32 +438,6 @@ def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]
         )
     words = tuple(known.name_V[i] or text.vocabulary[i] for i in order)
     return order.astype(np.int32), words
-
-
-def _ids_of(text: Text, words: Sequence[str]) -> np.ndarray:
-    names = WholeWords.of(text.vocabulary).name_V
-    ids = {token: i for i, token in enumerate(text.vocabulary)}
-    ids |= {name: i for i, name in enumerate(names) if name}
-    return np.array([ids.get(word, -1) for word in words], np.int32)
-
-
-def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Choose some number of frequent words, or the words named; return ids, int32, and words.
-
-    Raises:
-      UserError: if there are too few, or the training split lacks one of these as a single token.
-    """
-    if isinstance(words, int):
-        return frequent_words(text, words)
-    ids_K = _ids_of(text, words)
-    count_V = np.bincount(text.train.tokens_N, minlength=len(text.vocabulary))
-    if missing := [word for word, i in zip(words, ids_K) if i < 0 or not count_V[i]]:
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        raise UserError(
-            f"words: the text to train on has no token {', '.join(missing[:8])}{more}; leave these"
-            " out, or give more text"
-        )
-    return ids_K, tuple(words)
 
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:

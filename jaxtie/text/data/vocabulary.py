@@ -4,7 +4,6 @@ The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLE
 them off).
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,11 +45,6 @@ class Vocabulary(NamedTuple):
     tokens: tuple[str, ...]
     special: Special
     content: bytes
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of the file."""
-        return hashlib.sha256(self.content).hexdigest()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, without special ones around them."""
@@ -105,25 +99,17 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     if not name.endswith(".json") and max(token_of) >= len(token_of):
         raise UserError(f"{name}: an entry comes twice")
     tokens = [token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1)]
-    special = _special_of(tokenizer)
-    if special.sep < 0:
-        special = special._replace(sep=len(tokens))
-        tokens.append(ADDED)
-    return Vocabulary(tokenizer, tuple(tokens), special, content)
-
-
-def _special_of(tokenizer: Tokenizer) -> Special:
-    """Return the first token of each of `SPECIAL_NAMES` that a tokenizer has as a special token.
-
-    WordPiece as a `vocab.txt` has only entries.
-    """
-    added = tokenizer.get_added_tokens_decoder().items()
+    added = tokenizer.get_added_tokens_decoder().items()  # WordPiece of a `vocab.txt` has none
     known = {each.content: i for i, each in added if each.special} or tokenizer.get_vocab()
     found = {
         name: next((known[each] for each in own.split() if each in known), -1)
         for name, own in SPECIAL_NAMES.items()
     }
-    return Special(**found)
+    special = Special(**found)
+    if special.sep < 0:
+        special = special._replace(sep=len(tokens))
+        tokens.append(ADDED)
+    return Vocabulary(tokenizer, tuple(tokens), special, content)
 
 
 def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:

@@ -93,11 +93,11 @@ from jaxtie.text.data import cache as folders
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.data.config import Corpus
 stage, cache, *paths = sys.argv[1:]
-sync = folders._sync
+write_sums = folders.write_sums
 def die_before(path):
     if stage in path.parts: os.kill(os.getpid(), 9)
-    sync(path)
-folders._sync = die_before
+    write_sums(path)
+folders.write_sums = die_before
 try: print(prepare_text(Corpus(tuple(paths), vocab_size={SIZE}), Path(cache)).key)
 except UserError as error: sys.exit(f"jaxtie: {{error}}")
 """
