@@ -229,7 +229,7 @@ def _verdict_lines(found: Audit) -> Iterator[str]:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
     loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
     if harmful := [name for name in loaders if name not in SOUND]:
-        yield f"loaders  {'; '.join(harmful)}"
+        yield f"wrong in {'; '.join(harmful)}"
     for finding in found.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""
@@ -239,6 +239,8 @@ def _verdict_lines(found: Audit) -> Iterator[str]:
 
 def _word(found: Audit) -> str:
     """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
+    if found.main.level == "allowed":
+        return "allowed"
     is_unknown = found.status == 0 and found.main.code == "packed"
     return "not known" if is_unknown else WORDS[found.status]
 

@@ -288,6 +288,19 @@ def _equal(facts: Facts, output: str) -> Finding:
     return Finding("equal", "fine", f"Tied, stored twice: {same}{facts.says}.", fix, loaders)
 
 
+def _layout(facts: Facts) -> Iterator[Finding]:
+    """Report tables that are stored D × V where transformers expects V × D."""
+    if facts.checkpoint.format != "safetensors" or not facts.configuration.model_type:
+        return
+    for table in (facts.embeddings.input, facts.embeddings.output):
+        if table and table.transposed and table.tensor.name.endswith(".weight"):
+            text = (
+                f"{table.tensor.name} is stored D × V ({table.width:,} × {table.vocabulary:,});"
+                " transformers expects V × D and does not load it."
+            )
+            yield Finding("layout", "wrong", text, f"store {table.tensor.name} transposed")
+
+
 def _how_different(facts: Facts, ids: np.ndarray) -> str:
     """Return `the two embeddings differ in 3 of 512 rows (ids 1 to 3), by at most 0.1`."""
     comparison = facts.comparison
@@ -298,7 +311,9 @@ def _how_different(facts: Facts, ids: np.ndarray) -> str:
         rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
         how = _how_equal(comparison)
         elsewhere = f", and are equal elsewhere{how}" if how else ""
-    return f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
+    most = f"by at most {comparison.largest:.3g}"
+    most = most if comparison.largest else "by values that are not finite"
+    return f"the two embeddings differ in {rows}, {most}{elsewhere}"
 
 
 def _different(facts: Facts, output: str) -> Finding:
@@ -658,6 +673,7 @@ def _token_list(facts: Facts) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _tying,
+    _layout,
     _index_and_files,
     _levels,
     _vocabulary,
@@ -675,7 +691,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 CAUSES = tuple(
     "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
     " copies-differ dead-table draft-tied factor flag-type half-resized index-without-tensor"
-    " levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
+    " layout levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
     " tied-but-different tied-but-scaled token-list top-missing untied-but-equal untied-but-once"
     " untrained-shard vocabulary zero-rows".split()
 )

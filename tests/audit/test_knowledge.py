@@ -118,7 +118,7 @@ def test_what_transformers_5_changed_of_t5_is_said(tmp_path, kind, claim, factor
     main = found.main
     assert main.code == "untied-but-once" and main.text.startswith(claim) and factor in main.fix
     assert any(line.startswith(loader) for line in main.loaders)
-    (line,) = (line for line in lines_of(found) if line.startswith("loaders"))
+    (line,) = (line for line in lines_of(found) if line.startswith("wrong in"))
     assert not loader.endswith("(") or line.endswith("(LongT5 and Pop2Piano with pull 47620)")
 
 

@@ -359,14 +359,14 @@ def test_the_command_prints_five_lines(tmp_path, capsys):
         "stored",
         "flags",
         "to",
-        "loaders",
+        "wrong",
     ]
     assert lines[0].startswith("Inconsistent. config.json says tied, but the two embeddings differ")
     assert lines[1].startswith(f"stored   {E} (524 × 16, BF16, model.safetensors); {H} (524 × 16, ")
     assert lines[3].startswith(
         "to do    to keep both, set tie_word_embeddings: false in config.json"
     )
-    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; vLLM before pull 51665; NeMo")
+    assert lines[4].startswith("wrong in transformers 4.54 to 4.57; vLLM before pull 51665; NeMo")
     assert run_command(path, "--verbose") == 1
     more = capsys.readouterr().out.splitlines()
     assert more[:5] == lines
@@ -614,11 +614,27 @@ def test_levels_that_transformers_5_itself_writes_apart_are_a_note(tmp_path):
         assert audit_folder(tmp_path / kind, {VISION: A}, config).status == status
 
 
+def test_a_transposed_head_is_not_what_transformers_loads(tmp_path):
+    """Equal after a transpose is not consistent: neither transformers 4 nor 5 loads it."""
+    weights = {E: A, H: np.ascontiguousarray(A.T)}
+    found = audit_folder(tmp_path / "llama", weights, LLAMA | TIED)
+    assert found.status == 1 and found.main.code == "layout"
+    assert f"{H} is stored D × V (16 × 512)" in found.main.text
+    assert audit_folder(tmp_path / "other", weights, V).status == 0  # not of transformers
+
+
+def test_numbers_that_are_not_finite_differ_by_no_number(tmp_path):
+    broken = A.copy()
+    broken[3, 5] = np.nan
+    found = audit_folder(tmp_path / "nan", {E: A, H: broken}, LLAMA | TIED)
+    assert "differ in 1 of 512 rows" in found.main.text and "by at most 0" not in found.main.text
+
+
 def test_causes_that_are_allowed(tmp_path, capsys):
     path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
     assert run_command(path, "--allow", "tied-but-different,vocabulary") == 0
     out = capsys.readouterr().out
-    assert out.startswith("Consistent. config.json says tied, but the two embeddings differ in all")
+    assert out.startswith("Allowed. config.json says tied, but the two embeddings differ in all")
     assert run_command(path, "--allow", "vocabulary") == 1
     assert run_command(path, "--allow", "tied-but-diferent") == 2
     assert "expected one of tied-but-different" in capsys.readouterr().err
