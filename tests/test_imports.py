@@ -149,7 +149,9 @@ def test_an_installed_package_lists_its_experiments_without_the_laboratory(tmp_p
     assert {path.stem for path in installed.rglob("*.py")} == stems
     code = "from jaxtie.run.command import main; main(['--list'])"
     lines = run_python(code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}).splitlines()
-    assert {line.split()[0] for line in lines if line.startswith("  ")} == stems
+    assert {
+        line.split()[0].strip(":") for line in lines if line[:3].strip() and line[0] == " "
+    } == stems
     assert [line.split()[0] for line in lines if line[:1].strip()] == [
         "reproduce:",
         "explain:",

@@ -172,7 +172,8 @@ def test_an_interrupted_run_keeps_its_records_and_the_same_command_goes_on(
     assert json.loads((folder / "config.json").read_text())["finished"] is False
     assert command.main([*TINY, "--out", str(folder)]) == 0
     error = capsys.readouterr().err
-    assert error.startswith("untied: compiling\n")
+    resumed = "jaxtie: resuming, of all steps done: tied 100%, untied 10%\n"
+    assert error.startswith(f"{resumed}untied: compiling\n")
     assert "\ntied: " not in error  # that arm was finished
     assert results(folder).identical(results(finished[0]))
 
