@@ -1,4 +1,4 @@
-"""What does tying cost on texts with known equivalences: duplicates, allomorphs, antonyms?
+"""Does tying cost more on texts with synthetic duplicates, allomorphs or antonyms?
 
 Claim: the price of one table that two untied models predict, G, ranks data sets as their measured
 costs do, and a rule on it regrets less than any other rule does.

@@ -1,4 +1,4 @@
-"""Does a tied model begin by predicting what it reads, the mask? The first 10,000 steps.
+"""Does a tied model first predict its own input, the mask? The first 10,000 steps.
 
     jaxtie run never_targets_start
 

@@ -1,4 +1,4 @@
-"""What does tying do where the hypothesis fails? Only A and B are exchangeable, 0.1 : 0.9.
+"""Does tying hold A and B apart where the hypothesis fails? They are drawn 0.1 : 0.9.
 
 Claim: untied, A and B meet in the input embedding and stay apart in the output embedding; tied,
 they are held apart.

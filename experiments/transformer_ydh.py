@@ -1,4 +1,4 @@
-"""What does tying do where the hypothesis holds? Only A and B are exchangeable, equally likely.
+"""Do A and B meet in both embeddings where the hypothesis holds? They are equally likely.
 
 Claim: A and B come close in both embeddings, tied or not; tied, sooner than in the untied input
 embedding. (Whether tying

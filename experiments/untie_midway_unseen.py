@@ -1,4 +1,4 @@
-"""Does untying midway help on seeds that nobody had seen when it was claimed to?
+"""Does untying midway help on fresh seeds, drawn after the claim was made?
 
 `untie_midway.py` is judged on 128 seeds, of which the first 64 were seen before; its claims about
 the loss relative to never tying are inconclusive there. Here are seeds 128 to 1,023. Untying at

@@ -251,7 +251,7 @@ def _is_shown(finding: Finding) -> bool:
 
 
 def _other_lines(found: Audit) -> Iterator[str]:
-    """Yield what is left: notes, what each loader does, biases."""
+    """Yield the lines of --verbose: notes, loaders, biases."""
     for finding in found.findings:
         if finding is not found.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"

@@ -230,7 +230,7 @@ def _module(name: str) -> list[str]:
 
 
 def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
-    """Yield what is done: changes, flags, losses, files left as they are."""
+    """Yield a line per change, flag, lost table and unchanged file."""
     if plan.add:
         yield f"stored {plan.source} as {', '.join(plan.add)}, too"
     if plan.drop:

@@ -234,7 +234,7 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
 
 
 def _renew(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
-    """Return an array with other rows, of which the new ones are as planned."""
+    """Return an array with its rows selected and new ones added, as planned."""
     fill = jnp.zeros((), array.dtype)
     if np.any(source < 0) and plan.new_rows == "mean":
         ids = np.arange(array.shape[axis])

@@ -201,7 +201,7 @@ def is_filled_in(node: Tree) -> bool:
 
 
 def _table(node: Tree, path: Path) -> Tree:
-    """Return an array or its box; raise ValueError where the path leads to what has arrays."""
+    """Return an array or its box; raise ValueError if the path names a module or dictionary."""
     is_array = is_filled_in(node) or hasattr(node, "shape") or hasattr(node, "value")
     if isinstance(node, Mapping) or not is_array:
         parts = node if isinstance(node, Mapping) else vars(node)

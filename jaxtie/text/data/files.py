@@ -319,7 +319,7 @@ def _documents_are(files: Files) -> str:
 
 
 def _words(text: str) -> bytes:
-    """Return what is hashed of a text: neither its encoding nor line ends nor white space."""
+    """Return the words of a text, for its hash; line ends and white space do not matter."""
     return "".join(f"{word} " for word in text.replace("\ufeff", "").split()).encode()
 
 
