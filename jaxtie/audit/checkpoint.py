@@ -315,12 +315,12 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
     for path in item.rglob("*"):
         if path.is_symlink():
             check_link(item, path)
-    check(
-        item.name != "members" or not (item.parent / "config").is_dir(),
-        f"{given}: is a run of jaxtie, with a model for each seed; audit reads one checkpoint."
-        " jaxtie.load(RUN) has the input_table and output_table of every seed",
-    )
     configs = filter(None, map(find_configuration, (item, *item.parents[:2])))
     configuration = read_configuration(next(configs, None))
     tensors = {tensor.name: tensor for tensor in from_orbax(item)}
+    check(
+        not any(".states..params[" in name for name in tensors),
+        f"{given}: is a run of jaxtie, with a model for each seed; audit reads one checkpoint."
+        " jaxtie.load(RUN) has the input_table and output_table of every seed",
+    )
     return Checkpoint(given, "Orbax", tensors, configuration)

@@ -264,7 +264,6 @@ def test_a_run_of_jaxtie_is_refused(tmp_path, trained):
     else:
         path = "tied.states..params['embedding']['input']"
         write_array(last / "members", path, np.stack([F32_A, F32_B]))
-        (last / "config").mkdir()
     for path in (run, last, last / "members"):
         with pytest.raises(UserError, match=r"is a run of jaxtie.*jaxtie\.load\(RUN\) has"):
             audit(path)
