@@ -170,10 +170,9 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 
 def draw_roles(results: xr.Dataset) -> Figure:
-    """Draw the output role's share of every tied arm, and of the groups of the first one."""
-    figure, grid = subplots(2, 1, (5.8, 8.5))
-    for axes, panel in zip(grid.flat, role_panels(results).values(), strict=True):
-        panel.draw(axes)
+    """Draw the output role's share of each row of the tied table."""
+    figure, grid = subplots(1, 1, (5.8, 4.2))
+    role_panels(results)["roles_by_group"].draw(grid.flat[0])
     return figure
 
 
