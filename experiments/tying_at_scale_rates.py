@@ -1,8 +1,9 @@
-"""Which learning rate does the untied model of `tying_at_scale.py` need on its own text?
+"""Which learning rate does the untied decoder of ten million tokens need on its own text?
 
-There the untied model had a rate found on books, with fewer steps, and ended 0.5 nat above the tied
-one. Here it has three rates, a factor √2 apart, for the whole run, seed 0. The tied model at the
-middle one, 0.002, is known: 3.272. `tying_at_scale_rates_tied.py` has it at the two others.
+In `tying_at_scale.py` the untied model had a rate found on books, with fewer steps, and ended 0.5
+nat above the tied one. Here it has three rates, a factor √2 apart, for the whole run, seed 0. The
+tied model at the middle one, 0.002, is known: 3.272. `tying_at_scale_rates_tied.py` has it at the
+two others.
 
     jaxtie run tying_at_scale_rates --text packages/
     jaxtie run tying_at_scale_rates_tied --text packages/
