@@ -44,8 +44,8 @@ ONCE = ("once", "lone", LOST, "top-missing")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
-REPAIRABLE = (*KNOWN, "levels-disagree", "shared-alone")
-REPAIRABLE += ("index-without-tensor", "tensor-without-index")
+BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
+REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".tflite", ".ot")
 SHOWN = 5

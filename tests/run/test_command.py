@@ -290,7 +290,7 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(
         ("run --list x", "EXPERIMENT: expected without --list"),
         ("frobnicate a b", "'frobnicate': expected one of run, compare, advise, audit, report"),
         ("advise nowhere", "nowhere: no such file or folder"),
-        ("advise --width 8", "expected --layers and --vocabulary, or --config FILE"),
+        ("advise --width 8", "expected --layers and --vocabulary, or CONFIG"),
         ("audit nowhere", "nowhere: no such file or folder"),
         ("audit a b", "expected PATH, one checkpoint, not 2: a, b"),
         ("audit a --verbose --json", "--verbose: expected without --json"),
