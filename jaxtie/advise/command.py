@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from jaxtie.config import check
 from jaxtie.options import (
     argument,
     escape,
@@ -27,26 +26,24 @@ class AdviseOptions:
     """Options of `jaxtie advise`."""
 
     HELP: ClassVar[str] = """
-usage: jaxtie advise [CHECKPOINT] [OPTIONS]
+usage: jaxtie advise [CONFIG] [OPTIONS]
 
 Should a model of this size tie its embeddings? What it saves, what others measured. Trains nothing.
 Exit status: 0 done, 2 a user's error.
 
-  CHECKPOINT         a folder that has a model's config.json
+  CONFIG             a model's config.json, or the folder that has it
   --width D          width of your model
   --layers N         its layers
   --vocabulary V     entries of its vocabulary
-  --config FILE      instead of these, a config.json that has them
   --tokens N         training tokens of your run, such as 2e9
   --margin NAT       gap that matters (0.01)
   --json             print the answer as JSON instead
 """
-    checkpoint: Path | None = argument(parse_path)
+    config: Path | None = argument(parse_path)
     width: int | None = option(parse_positive)
     layers: int | None = option(parse_positive)
     vocabulary: int | None = option(parse_positive)
     tokens: float | None = option(parse_above_0("a number of tokens, such as 2e9"))
-    config: Path | None = option(parse_path)
     margin: float = option(parse_above_0("a gap above 0"), 0.01)
     json: bool = flag()
 
@@ -60,10 +57,8 @@ def main_advise(arguments: Sequence[str] | None = None) -> int:
 def _run(options: AdviseOptions) -> int:
     from jaxtie.advise.answer import advise  # imports NumPy
 
-    path = options.config or options.checkpoint
-    check(not (options.config and options.checkpoint), f"--config {path}: expected one of the two")
     sizes = {name: getattr(options, name) for name in ("width", "layers", "vocabulary", "tokens")}
-    found = advise(path, **sizes, margin=options.margin)
+    found = advise(options.config, **sizes, margin=options.margin)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:

@@ -83,7 +83,7 @@ def read_target(
     flag = own.pop("flag", None)
     sizes = own | given
     missing = [f"--{name}" for name in NEEDED if name not in sizes]
-    hint = ", or --config FILE, a model's config.json" if config is None else f": {config} has none"
+    hint = ", or CONFIG, a model's config.json" if config is None else f": {config} has none"
     check(not missing, f"expected {' and '.join(missing)}{hint}")
     for name, size in sizes.items():
         is_size = name == "gated" or (type(size) is int and 0 < size < 2**31)

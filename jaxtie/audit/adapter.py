@@ -31,19 +31,14 @@ class Adapter:
 
 def read_adapter(folder: Path) -> Adapter:
     """Read the adapter in a folder; UserError if there is none that can be read."""
-    check(
-        folder.is_dir(),
-        f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors",
-    )
+    text = f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors"
+    check(folder.is_dir(), text)
     weights = folder / "adapter_model.safetensors"
-    if not weights.is_file():
-        for path in sorted(folder.iterdir()):
-            if path.suffix in PICKLES:
-                refuse_pickle(path)
-    check(
-        weights.is_file(),
-        f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
-    )
+    for path in () if weights.is_file() else sorted(folder.iterdir()):
+        if path.suffix in PICKLES:
+            refuse_pickle(path)
+    text = f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves"
+    check(weights.is_file(), text)
     check_link(folder, weights)
     refuse_pointer(weights)
     tensors, _ = from_mapped(weights)

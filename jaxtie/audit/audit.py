@@ -8,9 +8,9 @@ from typing import Any
 
 from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
-from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_rows, scan
+from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_values, scan
 from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings, several_tables
-from jaxtie.audit.findings import Facts, Finding, findings_of, index_texts, runs_of
+from jaxtie.audit.findings import Facts, Finding, findings_of, runs_of
 from jaxtie.config import UserError, check
 from jaxtie.results.tables import json_numbers
 
@@ -38,32 +38,26 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; numbers that are not finite become None."""
-        embeddings, comparison, is_consistent = self.embeddings, None, self.status == 0
+        checkpoint, embeddings, comparison = self.checkpoint, self.embeddings, None
         if self.comparison:
             comparison = dataclasses.asdict(self.comparison)
             ids = comparison.pop("differing")
             comparison |= {"differing rows": len(ids), "differing runs": runs_of(ids)}
-        model = {
-            "consistent": is_consistent,
-            "cause": None if is_consistent else self.main.code,
+        values = {
+            "path": str(checkpoint.path),
+            "format": checkpoint.format,
+            "status": self.status,
+            "cause": self.main.code if self.status else None,
             "verdict": self.main.text,
             "fix": self.main.fix,
+            "flags": [flag.text for flag in checkpoint.configuration.flags],
             "input": _table_dict(embeddings.input),
             "output": _table_dict(embeddings.output) if embeddings.output else None,
-            "bias": embeddings.biases[0].name if embeddings.biases else None,
+            "biases": [bias.name for bias in embeddings.biases],
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "comparison": comparison,
         }
-        checkpoint = self.checkpoint
-        return json_numbers(
-            {
-                "path": str(checkpoint.path),
-                "format": checkpoint.format,
-                "status": self.status,
-                "flags": [flag.text for flag in checkpoint.configuration.flags],
-                "models": [model],
-            }
-        )
+        return json_numbers(values)
 
 
 def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
@@ -80,7 +74,6 @@ def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
 def audit(
     path: Path,
     *,
-    against: Path | None = None,
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
     allowed: Collection[str] = (),
@@ -90,7 +83,6 @@ def audit(
 
     Args:
       path: a file or a folder.
-      against: an older checkpoint of the same model.
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
       allowed: causes that leave the checkpoint consistent.
@@ -101,21 +93,13 @@ def audit(
       OSError: if a file cannot be opened.
     """
     checkpoint = open_checkpoint(path)
-    old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
-    embeddings = _find(checkpoint, names)
-    before = _old_table(old, embeddings.input, names) if old else None
-    facts = _gather(checkpoint, embeddings, before, trained, progress)
-    findings = findings_of(facts, allowed)
-    return Audit(checkpoint, embeddings, findings, facts.comparison)
-
-
-def _find(checkpoint: Checkpoint, names: tuple[str | None, str | None]) -> Embeddings:
     try:
-        return find_embeddings(checkpoint, names)
+        embeddings = find_embeddings(checkpoint, names)
     except UserError as error:
-        texts = [str(error), *(text for _, text in index_texts(checkpoint))]
-        raise UserError(f"{checkpoint.path}: {'; '.join(texts)}") from None
+        raise UserError(f"{checkpoint.path}: {error}") from None
+    facts = _gather(checkpoint, embeddings, trained, progress)
+    return Audit(checkpoint, embeddings, findings_of(facts, allowed), facts.comparison)
 
 
 def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
@@ -128,44 +112,17 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     for role, copy in embeddings.copies:
         alike = [table for other, table in embeddings.copies if other == role]
         tables = [table.tensor.name for table in (main[role], *alike)]
-        check(_is_same(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
+        check(same_values(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
     return tuple(
         table.tensor.name
         for table in embeddings.encoders
-        if not _is_same(table, embeddings.input, progress)
+        if not same_values(table, embeddings.input, progress)
     )
-
-
-def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) -> bool:
-    """Return whether two tables have the same values; True if packed values hide it."""
-    if (table.vocabulary, table.width) != (like.vocabulary, like.width):
-        return False
-    is_packed = not (table.tensor.is_values and like.tensor.is_values)
-    return is_packed or bool(same_rows(like, table, progress).all())
-
-
-def _old_table(
-    old: Checkpoint, table: EmbeddingTable, names: tuple[str | None, str | None]
-) -> EmbeddingTable:
-    """Return the input embedding of an older checkpoint."""
-    found = _find(old, names).input
-    shapes = [(one.vocabulary, one.width) for one in (found, table)]
-    check(
-        shapes[0] == shapes[1],
-        f"--against {old.path}: its table has shape {shapes[0]}, this one {shapes[1]}; give one of"
-        " the same shape",
-    )
-    check(
-        found.tensor.is_values and table.tensor.is_values,
-        f"--against {old.path}: packed embeddings are not comparable",
-    )
-    return found
 
 
 def _gather(
     checkpoint: Checkpoint,
     embeddings: Embeddings,
-    old: EmbeddingTable | None,
     adapter: Adapter | None,
     progress: Progress,
 ) -> Facts:
@@ -185,7 +142,6 @@ def _gather(
         comparison=comparison,
         rows=rows,
         unequal=_unequal(embeddings, checkpoint.path, progress),
-        unchanged_V=same_rows(table, old, progress) if old else None,
         adapter=adapter,
         packed_alike=_packed_alike(checkpoint, embeddings, progress),
     )
@@ -197,14 +153,11 @@ def _packed_alike(
     """Return whether two embeddings packed in one way are equal; None if that cannot be said."""
     if len(embeddings.packed) < 2 or embeddings.output is None:
         return None
+    tables, tensors = (embeddings.input, embeddings.output), checkpoint.tensors.items()
+    stems = [f"{table.tensor.name.rpartition('.')[0]}." for table in tables]
     modules = [
-        {
-            name.removeprefix(stem): tensors
-            for name, tensors in checkpoint.tensors.items()
-            if name.startswith(stem)
-        }
-        for table in (embeddings.input, embeddings.output)
-        for stem in (table.tensor.name.rpartition(".")[0] + ".",)
+        {name.removeprefix(stem): one for name, one in tensors if name.startswith(stem)}
+        for stem in stems
     ]
     if not modules[0] or set(modules[0]) != set(modules[1]):
         return None

@@ -1,9 +1,8 @@
 """Decide which files a path means and open the tensors in them, in any format."""
 
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ from jaxtie.audit.stored import (
 )
 from jaxtie.config import UserError, check, check_path, natural
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint
+DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint, next to a pickle of their names
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", DISTRIBUTED)
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
 UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
@@ -59,24 +58,20 @@ class Checkpoint:
     unlisted: tuple[str, ...] = ()  # tensors in its files that the index does not name
     architecture: str = ""  # `general.architecture` of a GGUF
     tokens: int | None = None  # of its list of tokens
-    aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
     untied: bool = False  # whether --untie has copied one embedding
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a file, a folder of files, or an Orbax folder.
 
-    A name such as `org/name` is looked up in the local Hugging Face cache.
-
     Raises:
       UserError: if there is no checkpoint, it is a pickle or a run of jaxtie, or it cannot be read.
     """
-    path = whole(_find_in_cache(path))
+    path = whole(path)
     check_path(path)
     if path.is_dir():
         return _open_folder(path)
     refuse_pointer(path)
-    check(path.suffix != DISTRIBUTED, _distributed(path))
     refuse_pickle(path)
     if path.name.endswith(INDEX):
         return _open_sharded(path)
@@ -100,60 +95,34 @@ def _shard_stem(path: Path) -> str:
     return path.name[: match.start()] if match else ""
 
 
-def _find_in_cache(path: Path) -> Path:
-    """Return the newest snapshot of a repository in the Hugging Face cache, or the path itself."""
-    text = str(path)
-    repository = path
-    if not path.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
-        home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-        repository = cache / f"models--{text.replace('/', '--')}"
-    snapshots = repository / "snapshots"
-    if not snapshots.is_dir():
-        return path
-    main = repository / "refs" / "main"
-    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
-    if revision and (snapshots / Path(revision).name).is_dir():
-        return snapshots / Path(revision).name
-    return max(snapshots.iterdir(), key=lambda one: one.stat().st_mtime, default=path)
-
-
 def check_link(folder: Path, path: Path) -> None:
     """Raise UserError if a file is a link that leaves the folder and its Hugging Face cache."""
     real, home = path.resolve(), folder.resolve()
     caches = [place.parent / "blobs" for place in home.parents if place.name == "snapshots"]
-    check(
-        real.is_relative_to(home) or real.parent in caches,
-        f"{path}: is a link that leaves the folder, to {real}; give that file or its folder",
-    )
+    is_inside = real.is_relative_to(home) or real.parent in caches
+    text = f"{path}: is a link that leaves the folder, to {real}; give that file or its folder"
+    check(is_inside, text)
 
 
 def _only_adapter(folder: Path) -> str:
     return f"{folder}: holds an adapter only; give its base: jaxtie audit BASE --adapter {folder}"
 
 
-def _distributed(path: Path) -> str:
-    return (
-        f"{path.parent}: is a PyTorch distributed checkpoint, whose .metadata is a pickle, so it is"
-        " not read; run python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
-        f" {path.parent} model.pt and save the tensors of model.pt as safetensors"
-    )
-
-
 def refuse_pickle(path: Path) -> None:
     """Raise UserError if a file is a pickle by its suffix or its first bytes."""
-    is_pickle = path.suffix in PICKLES
+    is_pickle, how = path.suffix in PICKLES, "save it as safetensors"
+    if path.suffix == DISTRIBUTED:
+        module = "torch.distributed.checkpoint.format_utils"
+        how = f"run python -m {module} dcp_to_torch {path.parent} model.pt and save its tensors"
+        how += " as safetensors"
     if path.suffix not in (*FORMATS, ".json"):  # a safetensors file may begin like a pickle
         with path.open("rb") as file:
             start = file.read(4)
         if path.suffix == ".bin" and start:  # other programs write .bin, too
             is_pickle = start.startswith(ZIP)
         is_pickle |= start.startswith(PICKLE_STARTS)
-    check(
-        not is_pickle,
-        f"{path}: is a pickle, which may run code when it is read, so it is not read; save it as"
-        " safetensors",
-    )
+    what = "is a pickle, which may run code when it is read, so it is not read"
+    check(not is_pickle, f"{path}: {what}; {how}")
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -172,13 +141,10 @@ def _open_folder(folder: Path) -> Checkpoint:
     item = _find_orbax_item(folder)
     if item:
         return _open_orbax(item, folder)
-    for pattern in (f"*{DISTRIBUTED}", f"*/*{DISTRIBUTED}"):
-        for path in folder.glob(pattern):
-            raise UserError(_distributed(path))
     check(len(own) == len(names), _only_adapter(folder))
-    for name in names:
-        if Path(name).suffix in PICKLES:
-            refuse_pickle(folder / name)
+    for path in sorted((*folder.glob("*"), *folder.glob("*/*"))):
+        if path.suffix in PICKLES:
+            refuse_pickle(path)
     raise UserError(f"{folder}: holds no checkpoint; {EXPECTED_FORMATS}")
 
 
@@ -189,17 +155,13 @@ def _files_of_one_checkpoint(paths: list[Path]) -> list[Path]:
         return [folder / "model.safetensors"]
     shards = [match for name in names if (match := SHARD_NAME.search(name))]
     stems = {match.string[: match.start()] for match in shards}
-    check(
-        len(paths) == 1 or (len(shards) == len(paths) and len(stems) == 1),
-        f"{folder}: holds several checkpoints; give one: {', '.join(names[:12])}",
-    )
+    is_one = len(paths) == 1 or (len(shards) == len(paths) and len(stems) == 1)
+    check(is_one, f"{folder}: holds several checkpoints; give one: {', '.join(names[:12])}")
     if shards:
         count = int(shards[0][2])
         lost = sorted(set(range(1, count + 1)) - {int(match[1]) for match in shards})[:5]
-        check(
-            not lost,
-            f"{folder}: a shard is missing: {', '.join(map(str, lost))} of {count}; download it",
-        )
+        shown = f"{', '.join(map(str, lost))} of {count}"
+        check(not lost, f"{folder}: a shard is missing: {shown}; download it")
     return paths
 
 
@@ -216,10 +178,8 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
         found, own = READERS[path.suffix](path)
         metadata = own | metadata
         for tensor in found:
-            check(
-                tensor.name not in tensors,
-                f"{path}: tensor {tensor.name!r} is in another file too; remove one of them",
-            )
+            text = f"{path}: tensor {tensor.name!r} is in another file too; remove one of them"
+            check(tensor.name not in tensors, text)
             tensors[tensor.name] = tensor
     folder = given if given.is_dir() else given.parent
     config = find_configuration(folder)
@@ -240,11 +200,6 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
         configuration,
         architecture=architecture,
         tokens=tokens if is_count(tokens := metadata.get("tokenizer.ggml.tokens")) else None,
-        aliases={
-            name: kept
-            for name, kept in metadata.items()
-            if isinstance(kept, str) and kept in tensors and name not in tensors
-        },
         untied=UNTIED in metadata,
     )
 
@@ -270,28 +225,20 @@ def _open_sharded(index: Path) -> Checkpoint:
     check_path(index)
     check_link(index.parent, index)
     listed: Any = read_json(index).get("weight_map")
-    check(
-        isinstance(listed, dict)
-        and bool(listed)
-        and all(isinstance(name, str) for name in listed.values()),
-        f"{index}: has no weight_map from names to files; download it again",
-    )
+    is_map = isinstance(listed, dict) and bool(listed)
+    is_map = is_map and all(isinstance(name, str) for name in listed.values())
+    check(is_map, f"{index}: has no weight_map from names to files; download it again")
     names = sorted(set(listed.values()))
     paths = [index.parent / name for name in names]
     for name, path in zip(names, paths):
-        check(
-            Path(name).name == name,
-            f"{index}: names the file {name!r}; expected files in the same folder",
-        )
+        is_here = Path(name).name == name
+        check(is_here, f"{index}: names the file {name!r}; expected files in the same folder")
         check(path.is_file(), f"{path}: a shard is missing; {index.name} names it; download it")
         refuse_pickle(path)
     found = _open_files(paths, index.parent)
-    tensors = found.tensors
-    return replace(
-        found,
-        missing=tuple(name for name in listed if name not in tensors),
-        unlisted=tuple(name for name in tensors if name not in listed),
-    )
+    missing = tuple(name for name in listed if name not in found.tensors)
+    unlisted = tuple(name for name in found.tensors if name not in listed)
+    return replace(found, missing=missing, unlisted=unlisted)
 
 
 def _find_orbax_item(folder: Path) -> Path | None:

@@ -1,46 +1,27 @@
 """Command line of `jaxtie.audit`. Imports no jax."""
 
-import contextlib
 import difflib
 import json
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.checkpoint import MAIN, whole
-from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
-from jaxtie.audit.repair import How, write_repaired
+from jaxtie.audit.repair import How, repairs_of, write_repaired
 from jaxtie.config import UserError, check
-from jaxtie.options import (
-    argument,
-    escape,
-    flag,
-    one_line,
-    option,
-    parse_command,
-    parse_path,
-    run_command,
-)
+from jaxtie.options import argument, escape, flag, option, parse_command, parse_path, run_command
 
 SECONDS = 5.0  # between two lines of progress, at least
-UNREADABLE = 2  # exit status
-SCHEMA = 1  # version of the JSON
-WORDS = ("consistent", "inconsistent", "unreadable")  # by exit status
-
-
-def _parse_name(text: str) -> Path:
-    if not text:
-        raise ValueError("expected a file, a folder, or several")
-    return Path(text)
+SCHEMA = 2  # version of the JSON
 
 
 def _parse_causes(text: str) -> tuple[str, ...]:
@@ -56,16 +37,15 @@ class AuditOptions:
     """Options of `jaxtie audit`."""
 
     HELP: ClassVar[str] = """
-usage: jaxtie audit PATH ... [OPTIONS]
+usage: jaxtie audit PATH [OPTIONS]
 
 Report how a checkpoint's embeddings relate, what its flags claim, and what loaders will do. Nothing
 is executed or unpickled, and only --write writes. Exit status: 0 consistent, 1 inconsistent, 2
 unreadable.
 
-  PATH ...           .safetensors (one file, an index, or a folder of shards), .npz, .keras,
-                     .weights.h5, .gguf, an Orbax folder, or ORG/NAME in the local Hugging Face
-                     cache. Of several, one line each is printed, and the worst exit status counts
-  --against OLD      an older checkpoint of the same model: report which rows have not changed since
+  PATH               .safetensors (one file, an index, or a folder of shards), .npz, .keras,
+                     .weights.h5, .gguf, or an Orbax folder; several files of one checkpoint, as a
+                     hook names them, are one
   --adapter DIR      folder of an adapter for the model, as PEFT saves it: report which embeddings
                      it trains
   --input NAME       tensor that is the input embedding (found by its name)
@@ -78,12 +58,11 @@ unreadable.
   --flags            with --write: keep the embeddings; every flag, and the index, say what is
                      stored
   --allow CAUSE,...  causes, as --json names them, that leave a checkpoint consistent
-  --verbose          of one PATH: print every finding, and how each loader behaves
-  --json             print JSON: a schema with a version, and the finding that set each status
+  --verbose          print every finding, and how each loader behaves
+  --json             print JSON: a schema with a version, and the finding that set the status
   --quiet            show no progress
 """
-    paths: tuple[Path, ...] = argument(_parse_name, ())
-    against: Path | None = option(parse_path)
+    paths: tuple[Path, ...] = argument(parse_path, ())
     adapter: Path | None = option(parse_path)
     input: str | None = option()
     output: str | None = option()
@@ -116,96 +95,51 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: AuditOptions) -> int:
-    check(len(options.paths) > 0, "expected PATH, a checkpoint")
-    options = replace(options, paths=_checkpoints(options.paths))
-    count = len(options.paths)
-    is_one = not (options.against or options.adapter or options.input or options.output)
-    check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
-    is_shown = count == 1 and not options.json
-    check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
-    if (how := _how(options)) and options.write:
-        return _write(options.paths[0], options.write, how, options)
-    progress = _Progress(options.quiet)
-    results = [_audit(path, options, progress) for path in options.paths]
-    first, pairs = results[0], list(zip(options.paths, results, strict=True))
-    if isinstance(first, str) and count == 1:
-        raise UserError(first)
-    status = max(UNREADABLE if isinstance(one, str) else one.status for one in results)
+    path, how = _checkpoint(options.paths), _how(options)
+    check(not (options.verbose and options.json), "--verbose: expected without --json")
+    names, progress = (options.input, options.output), _Progress(options.quiet)
+    try:
+        if how and options.write:
+            new = options.write
+            found, done = write_repaired(path, new, how, names=names, progress=progress)
+            print(f"wrote    {escape(f'{new}: {done}')}")
+        else:
+            found = audit(
+                path,
+                adapter=options.adapter,
+                names=names,
+                allowed=options.allow or (),
+                progress=progress,
+            )
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # a fault of this program, or a file that was made for one
+        reason = f"{type(error).__name__} ({reason_of(error)})"
+        raise UserError(f"{path}: {reason}; please report it") from None
     if options.json:
-        found = [
-            {"path": str(path), "status": UNREADABLE, "error": one}
-            if isinstance(one, str)
-            else one.as_dict()
-            for path, one in pairs
-        ]
-        print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
-    elif isinstance(first, Audit) and count == 1:
-        print("\n".join(lines_of(first, verbose=options.verbose)))
+        print(json.dumps({"schema": SCHEMA, **found.as_dict()}, indent=1))
     else:
-        width = max(len(escape(str(path))) for path in options.paths)
-        for path, one in pairs:
-            own = escape(str(path))
-            text = one.removeprefix(f"{own}: ") if isinstance(one, str) else one.main.text
-            word = WORDS[UNREADABLE] if isinstance(one, str) else _word(one)
-            print(f"{word:<12}  {own:<{width}}  {escape(text)}")
-    return status
+        print("\n".join(lines_of(found, verbose=options.verbose)))
+    return found.status
 
 
-def _checkpoints(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return each checkpoint once, also if a hook names several of its files."""
+def _checkpoint(paths: Sequence[Path]) -> Path:
+    """Return the checkpoint that a path means, or several of its files that a hook names."""
     found = dict.fromkeys(map(whole, paths))
-    return tuple(path for path in found if path.parent not in found or path.name not in MAIN)
+    own = [path for path in found if path.parent not in found or path.name not in MAIN]
+    shown = f", not {len(own)}: {', '.join(map(str, own[:3]))}" if own else ""
+    check(len(own) == 1, f"expected PATH, one checkpoint{shown}")
+    return own[0]
 
 
 def _how(options: AuditOptions) -> How | None:
     """Return which repair the options ask for, if any."""
-    asked: dict[How, bool] = {"tie": options.tie, "untie": options.untie, "flags": options.flags}
-    chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
-    needed = int(options.write is not None)
-    check(needed <= len(chosen) < 2, "--tie, --untie, --flags: give one of them")
-    check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
-    others = options.against or options.adapter or options.json
-    is_plain = not others and not options.allow and len(options.paths) == 1
-    allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
-    check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
+    chosen: list[How] = [how for how in get_args(How) if getattr(options, how)]
+    is_fit = len(chosen) == int(options.write is not None)
+    check(is_fit, "--write NEW: expected with one of --tie, --untie and --flags, and they with it")
+    others = options.adapter or options.json or options.allow
+    check(not chosen or not others, "--write: expected without --adapter, --allow and --json")
     return next(iter(chosen), None)
-
-
-def _write(path: Path, new: Path, how: How, options: AuditOptions) -> int:
-    names, progress = (options.input, options.output), _Progress(options.quiet)
-    with _last_resort(path):
-        result, done = write_repaired(path, new, how, names=names, progress=progress)
-    print(f"wrote    {escape(f'{new}: {done}')}")
-    print("\n".join(lines_of(result, verbose=options.verbose)))
-    return result.status
-
-
-def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str:
-    """Audit one path; return the reason in one line if it cannot be read."""
-    try:
-        with _last_resort(path):
-            return audit(
-                path,
-                against=options.against,
-                adapter=options.adapter,
-                names=(options.input, options.output),
-                allowed=options.allow or (),
-                progress=progress,
-            )
-    except (UserError, OSError) as error:
-        return one_line(error)
-
-
-@contextlib.contextmanager
-def _last_resort(path: Path) -> Iterator[None]:
-    """Report in one line a fault of this program, or a file that was made for one."""
-    try:
-        yield
-    except (UserError, OSError):
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__} ({reason_of(error)})"
-        raise UserError(f"{path}: {reason}; please report it") from None
 
 
 def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
@@ -225,8 +159,11 @@ def _verdict_lines(found: Audit) -> Iterator[str]:
     if found.checkpoint.configuration.flags:
         flags = "; ".join(flag.text for flag in found.checkpoint.configuration.flags)
     yield f"flags    {flags}"
-    if main.fix:
-        yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
+    if main.fix and main.level == "wrong":
+        options = " or ".join(f"--{how}" for how in repairs_of(found))
+        yield f"to do    {main.fix}{f' (--write NEW {options})' if options else ''}"
+    elif main.fix:
+        yield f"you can  {main.fix}"
     loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
     if harmful := [name for name in loaders if name not in SOUND]:
         yield f"wrong in {'; '.join(harmful)}"
@@ -239,15 +176,14 @@ def _verdict_lines(found: Audit) -> Iterator[str]:
 
 def _word(found: Audit) -> str:
     """Return the verdict in a word; of packed embeddings that are not comparable there is none."""
-    if found.main.level == "allowed":
-        return "allowed"
-    is_unknown = found.status == 0 and found.main.code == "packed"
-    return "not known" if is_unknown else WORDS[found.status]
+    if found.status or found.main.level == "allowed":
+        return "inconsistent" if found.status else "allowed"
+    return "not known" if found.main.code == "packed" else "consistent"
 
 
 def _is_shown(finding: Finding) -> bool:
-    """Return whether a finding is printed without --verbose: faults and what options ask for."""
-    return finding.level in ("wrong", "allowed") or finding.code in ("adapter", "against")
+    """Return whether a finding is printed without --verbose: faults, and what --adapter asks."""
+    return finding.level in ("wrong", "allowed") or finding.code == "adapter"
 
 
 def _other_lines(found: Audit) -> Iterator[str]:

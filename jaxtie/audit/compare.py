@@ -131,14 +131,19 @@ def _joined(parts: Sequence[RowFacts]) -> RowFacts:
     return RowFacts(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def same_rows(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> np.ndarray:
-    """Compare two tables of one shape by their bits, or by values if the types differ; (V,)."""
+def same_values(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> bool:
+    """Return whether two tables have the same values; True if packed values hide it."""
+    if (new.vocabulary, new.width) != (old.vocabulary, old.width):
+        return False
+    if not (new.tensor.is_values and old.tensor.is_values):
+        return True
     relation: Relation = "bits" if new.tensor.dtype == old.tensor.dtype else "cast"
 
     def compare(start: int, stop: int) -> np.ndarray:
         return _compare_rows(new.block(start, stop), old.block(start, stop), relation, 1.0)[0]
 
-    return np.concatenate(list(_by_blocks(new.vocabulary, new, compare, progress, "rows compared")))
+    blocks = _by_blocks(new.vocabulary, new, compare, progress, "rows compared")
+    return all(equal.all() for equal in blocks)
 
 
 def same_bytes(first: StoredTensor, second: StoredTensor, progress: Progress) -> bool | None:

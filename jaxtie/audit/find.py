@@ -61,7 +61,6 @@ class Embeddings:
     # further tables of the input or of the output embedding; another model's if they differ
     copies: tuple[tuple[Role, EmbeddingTable], ...] = ()
     only_head: bool = False  # whether the only table is stored under the name of a head
-    alias: str = ""  # the name that the file gives to the same tensor in the other role
     is_draft: bool = False  # whether the head predicts some tokens only, as in a draft model
 
 
@@ -128,8 +127,6 @@ def find_embeddings(
     last = output or table
     roles = {"input": first, "output": second[0] if second else None}
     is_packed = bool(second and second[0].packed)  # its shape is not that of its values
-    same = [name for name, kept in checkpoint.aliases.items() if kept == first.name]
-    alias = next((name for name in same if match_name(name, OUTPUTS)), "")
     further: list[tuple[Role, EmbeddingTable]] = []
     if not _side(first):
         further += [("input", EmbeddingTable(one.tensor, table.transposed)) for one in others]
@@ -142,7 +139,6 @@ def find_embeddings(
         _has_text_encoder(tensors, table.tensor.name),
         tuple(_oriented(other, sizes) for other in others if _side(first)),
         tuple(further),
-        alias="" if output else alias,
         is_draft=not is_packed and _is_draft(checkpoint, table, output),
     )
 
@@ -150,28 +146,21 @@ def find_embeddings(
 def _find_only_head(checkpoint: Checkpoint) -> Embeddings:
     """Return the only table, which is stored under the name of a head."""
     tensors, configuration = checkpoint.tensors, checkpoint.configuration
-    aliases = checkpoint.aliases
     found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
-    alias = next((name for name in aliases if match_name(name, INPUTS)), "")
-    if alias:
-        last = "".join(split_name(aliases[alias])[-1:])
-        found = [_candidate(tensors[aliases[alias]], None, last)]
     check(bool(found), _no_input(tensors))
     _check_unique(found, "output")
     sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
     table = _oriented(found[0], sizes)
     packed = {"input": found[0].packed} if found[0].packed else {}
     is_draft = _is_draft(checkpoint, table, table)
-    others = [name for name in _two_dimensional(tensors) if name != found[0].name]
     is_alone = not any(
         is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
-        for name in others
+        for name in _two_dimensional(tensors)
+        if name != found[0].name
     )  # else that may be an input embedding with a name of its own
-    check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors))
+    check(is_draft or (is_alone and not packed), _no_input(tensors))
     biases = _find_biases(tensors, table.vocabulary)
-    return Embeddings(
-        table, None, biases, packed, False, only_head=True, alias=alias, is_draft=is_draft
-    )
+    return Embeddings(table, None, biases, packed, False, only_head=True, is_draft=is_draft)
 
 
 def _no_input(tensors: Tensors) -> str:
@@ -232,12 +221,12 @@ def _value_rank(candidate: _Candidate) -> tuple[bool, int]:
 
 def _is_reverse(tensors: Tensors, tensor: StoredTensor) -> bool:
     """Return whether a variable of KerasHub is a reverse table, not a scale or a zero point."""
-    own = tensor.name.rpartition("/")
-    table = tensors.get(f"{own[0]}/0") if own[2].isdigit() else None
+    stem, _, number = tensor.name.rpartition("/")
+    table = tensors.get(f"{stem}/0") if number.isdigit() else None
     if table is None or table.dtype is None or tensor.dtype is None:
         return len(tensor.shape) == 2
     is_kind = tensor.dtype.kind == table.dtype.kind
-    return is_kind and len(tensor.shape) == 2 and tensor.shape[1] == table.shape[0]
+    return is_kind and len(tensor.shape) == 2 and tensor.shape[1:] == table.shape[:1]
 
 
 def _by_module(tensors: Tensors) -> list[_Candidate]:
@@ -271,11 +260,9 @@ def _find_inputs(tensors: Tensors, sizes: set[int]) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
     own = [one for one in found if not _is_other_part(one.name)]
-    check(
-        bool(own) or not any(map(CODEBOOK.search, tensors)),
-        "has an embedding for each codebook, as MusicGen, which cannot be tied; give one as"
-        " --input, its head as --output",
-    )
+    is_text = bool(own) or not any(map(CODEBOOK.search, tensors))
+    text = "has an embedding for each codebook, as MusicGen, which cannot be tied; give one as"
+    check(is_text, f"{text} --input, its head as --output")
     found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
@@ -349,11 +336,10 @@ def _by_shape(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
     found = []
     for name in _two_dimensional(tensors):
         parts, shape = split_name(name), (table.vocabulary, table.width)
-        is_fit = {"kernel": shape[::-1], "weight": shape}.get("".join(parts[-1:])) == tensors[
-            name
-        ].shape
+        expected = {"kernel": shape[::-1], "weight": shape}.get("".join(parts[-1:]))
         words = name.lower().replace("unemb", "")
         is_other = any(word in words for word in ("emb", *NO_TOKENS))
+        is_fit = expected == tensors[name].shape
         if is_fit and name != table.tensor.name and is_model_level(parts) and not is_other:
             found.append(_candidate(tensors[name], None, parts[-1]))
     return found
@@ -378,15 +364,10 @@ def _oriented(
     means V × D), else the larger dimension.
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
-    check(
-        0 not in shape,
-        f"{candidate.name} has shape {shape} and holds no values, perhaps a placeholder of"
-        " DeepSpeed's ZeRO-3; gather the weights before they are saved",
-    )
-    check(
-        len(shape) == 2,
-        f"{candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
-    )
+    what = f"{candidate.name} has shape {shape}"
+    empty = "and holds no values, perhaps a placeholder of DeepSpeed's ZeRO-3; gather the weights"
+    check(0 not in shape, f"{what} {empty} before they are saved")
+    check(len(shape) == 2, f"{what}; expected a 2-D table, vocabulary by width")
     rows, columns = shape
     if rows == columns:
         return EmbeddingTable(tensor, candidate.transposed)

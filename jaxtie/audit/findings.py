@@ -24,7 +24,6 @@ SHARD_COVERAGE = 0.8  # of a shard must be in a set of ids
 SHARD_SLACK = 0.02  # of a shard may lack at either end
 MOST_PADDING = 1 / 8  # of the vocabulary is taken for padding where only its values say so
 ADDED_TOKENS = 0.95  # from this share of the vocabulary on ids may be added tokens
-FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
 
 Level = Literal["wrong", "allowed", "note", "fine"]
@@ -52,7 +51,6 @@ class Facts:
     # Of "input" and, if it differs, "output", but none that is packed.
     rows: Mapping[str, RowFacts]
     unequal: tuple[str, ...]  # names of tables of an encoder that differ from the input
-    unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
     packed_alike: bool | None  # whether two packed embeddings are equal; None if unknown
 
@@ -69,9 +67,12 @@ class Facts:
     @property
     def says(self) -> str:
         """Return the end of a sentence on tying: `, and config.json says tied`."""
-        if self.claim is None:
-            return "; no flag says anything"
-        return f", and {self.configuration.claimant} {'tied' if self.claim else 'untied'}"
+        return "; no flag says anything" if self.claim is None else f", and {self.said}"
+
+    @property
+    def said(self) -> str:
+        """Return what the flags say: `config.json says tied`."""
+        return self.configuration.said
 
     @property
     def headless(self) -> bool:
@@ -99,12 +100,6 @@ class Facts:
         starts = [constant_end(own.digest_V[:rows]) for own in self.rows.values()]
         start = max(starts, default=rows)
         return start if rows - start < rows * MOST_PADDING else rows
-
-    @property
-    def said(self) -> str:
-        """The claimant as it begins a sentence."""
-        text = self.configuration.claimant
-        return text if text.endswith("says") else text[0].upper() + text[1:]
 
 
 def findings_of(facts: Facts, allowed: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -135,23 +130,15 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{facts.says}."
         yield Finding("different", "fine", text)
     elif comparison is None and facts.packed_alike is None:
-        yield _packed(facts, output.tensor.name)
+        packed = [f"the {role} embedding ({w})" for role, w in facts.embeddings.packed.items()]
+        text = f"Packed: {' and '.join(packed)}; whether both are equal is not known{facts.says}."
+        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
     elif not facts.packed_alike and (comparison is None or _differing(facts).size):
         yield _different(facts, output.tensor.name)
     elif comparison and comparison.relation == "scale":
         yield _scaled(facts, comparison)
     else:
         yield _equal(facts, output.tensor.name)
-
-
-def _packed(facts: Facts, output: str) -> Finding:
-    """Report two embeddings of which one is packed at least, so that they are not comparable."""
-    packed = " and ".join(
-        f"the {role} embedding is packed ({word})" for role, word in facts.embeddings.packed.items()
-    )
-    text = f"{packed[0].upper()}{packed[1:]}, and {output} is stored, too: whether they are"
-    text += f" equal is not known{facts.says}."
-    return Finding("packed", "note", text, loaders=loader_lines("packed"))
 
 
 def _differing(facts: Facts) -> np.ndarray:
@@ -171,27 +158,20 @@ def _draft(facts: Facts) -> Finding:
     if facts.claim is not True:
         return Finding("draft", "fine", f"{text}.")
     fix = facts.configuration.fix(False)
-    text += f", so it cannot be tied, but {facts.configuration.claimant} tied."
+    text += f", so it cannot be tied, but {facts.said}."
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
 
 
 def _only_head(facts: Facts) -> Finding:
     """Report the only table if it is stored under the name of a head."""
-    alias, name = facts.embeddings.alias, facts.embeddings.input.tensor.name
+    name, loaders = facts.embeddings.input.tensor.name, loader_lines("head_only")
     only = f"only one embedding table is stored, under the head's name {name}"
-    loaders = loader_lines("head_only")
-    if alias:
-        only += f", and the file's metadata says that {alias} is the same tensor"
-    if facts.claim or (alias and facts.claim is None):
-        fix = f"store it as {alias or 'the input embedding'}, too"
+    if facts.claim:
+        fix = "store it as the input embedding, too"
         return Finding("head-only", "note", f"Tied: {only}{facts.says}.", fix, loaders)
-    if alias:
-        text = f"{facts.said} untied, but {only}."
-        fix = facts.configuration.fix(True)
-        return Finding("untied-but-once", "wrong", text, fix, loaders)
     if facts.claim is None:
-        return Finding("no-input", "note", f"{only[0].upper()}{only[1:]}; no flag says anything.")
-    text = f"{facts.said} untied, but {only}; the input embedding is missing."
+        return Finding("no-input", "note", f"O{only[1:]}; no flag says anything.")
+    text = f"{facts.said}, but {only}; the input embedding is missing."
     return Finding("no-input", "wrong", text, "restore the input embedding", loaders)
 
 
@@ -207,37 +187,30 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
         loaders = loader_lines("gguf_once", facts.checkpoint.architecture)
         return Finding("once", "fine", text, loaders=loaders)
-    if facts.embeddings.alias:
-        stored += f" (the file's metadata says that {facts.embeddings.alias} is the same tensor)"
     if facts.claim is False:
-        text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
+        text = f"{facts.said}, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
         is_t5 = configuration.model_type in NAMES["kinds"]["tied_in_5"]
         loaders = loader_lines("untied_but_once_t5" if is_t5 else "untied_but_once")
         return Finding("untied-but-once", "wrong", text, fix, loaders)
     if configuration.top is None and configuration.nested and not configuration.decoder_type:
-        text = (
-            f"Only {stored}, and the flag that says tied is in a nested configuration, not at the"
-            " top level."
-        )
+        text = f"Only {stored}, and the flag that says tied is nested, not at the top level."
         fix = configuration.fix(True) + " at the top level"
         level: Level = "note" if configuration.is_tied_in_5 else "wrong"
         return Finding("top-missing", level, text, fix, loader_lines("top_missing"))
     if facts.claim is None:
         is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
         if is_keras and facts.checkpoint.format == "Keras":
-            text = f"{stored}, and no reverse table, which KerasHub writes for an untied head."
-            return Finding("once", "fine", f"Tied: {text}")
-        if facts.embeddings.alias:
-            return Finding("once", "fine", f"Tied: {stored}.")
-        text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
+            text = f"Tied: {stored}, and no reverse table, as KerasHub writes for an untied head."
+            return Finding("once", "fine", text)
+        text = f"O{stored[1:]}; no flag says whether an output uses it, too."
         return Finding("lone", "fine", text)
     loaders = loader_lines("once", configuration.model_type)
     return Finding("once", "fine", f"Tied: {stored}{facts.says}.", "", loaders)
 
 
 def _how_equal(comparison: Comparison) -> str:
-    """Return ` after a cast, a transpose`; empty if the bits are equal as stored."""
+    """Return ` after a cast, a transpose`, or ` in every bit` if they are equal as stored."""
     extra = comparison.extra
     ways = {
         "a cast": comparison.relation == "cast",
@@ -245,22 +218,19 @@ def _how_equal(comparison: Comparison) -> str:
         "a transpose": comparison.transposed,
         f"padding: {extra:,} more rows in the output": extra > 0,
         f"a slice: the output has the first {comparison.common:,} rows only": extra < 0,
+        f"a change of the sign of zeros in {comparison.signs:,} rows": comparison.signs > 0,
     }
     shown = ", ".join(way for way, holds in ways.items() if holds)
-    signs = f", but for the sign of zeros in {comparison.signs:,} rows" if comparison.signs else ""
-    return f" after {shown}{signs}" if shown else signs
+    return f" after {shown}" if shown else " in every bit"
 
 
 def _scaled(facts: Facts, comparison: Comparison) -> Finding:
-    scale, width, root = comparison.scale, facts.embeddings.input.width, ""
-    if abs(scale**2 / width - 1) < 0.01:
-        root = " (√D)"
-    elif abs(scale**2 * width - 1) < 0.01:
-        root = " (1/√D)"
+    scale, width = comparison.scale, facts.embeddings.input.width
+    root = " (√D)" if abs(scale**2 / width - 1) < 0.01 else ""
     how = f"up to a scale: output = {scale:.6g}{root} × input."
     if not facts.claim:
         return Finding("scaled", "note", f"Equal {how}")
-    text = f"{facts.said} tied, but the two embeddings are equal only {how}"
+    text = f"{facts.said}, but the two embeddings are equal only {how}"
     fix = f"{facts.configuration.fix(False)}, or remove the scale if the model itself applies it"
     return Finding("tied-but-scaled", "wrong", text, fix, loader_lines("tied_but_different"))
 
@@ -270,17 +240,17 @@ def _equal(facts: Facts, output: str) -> Finding:
     if comparison is None:
         same = "the two packed embeddings are equal in every byte"
     else:
-        same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
+        same = f"the two embeddings are equal{_how_equal(comparison)}"
         if len(comparison.differing):
             same += f", but for {len(comparison.differing):,} rows of padding"
     is_exact = comparison is not None and comparison.is_exact
-    if facts.claim is False and facts.checkpoint.untied:
-        text = f"Untied by --untie and not trained since: {same}{facts.says}."
-        return Finding("untied-copy", "fine", text)
     if facts.claim is False:
+        if facts.checkpoint.untied:
+            text = f"Untied by --untie and not trained since: {same}{facts.says}."
+            return Finding("untied-copy", "fine", text)
         drop = f" and drop {output}" if is_exact else ""
         fix = f"{facts.configuration.fix(True)}{drop}, if it was trained tied"
-        return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
+        return Finding("untied-but-equal", "wrong", f"{facts.said}, but {same}.", fix)
     # Without a flag at the top level some loaders would miss the output.
     once = facts.configuration.top is True and is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
@@ -294,11 +264,9 @@ def _layout(facts: Facts) -> Iterator[Finding]:
         return
     for table in (facts.embeddings.input, facts.embeddings.output):
         if table and table.transposed and table.tensor.name.endswith(".weight"):
-            text = (
-                f"{table.tensor.name} is stored D × V ({table.width:,} × {table.vocabulary:,});"
-                " transformers expects V × D and does not load it."
-            )
-            yield Finding("layout", "wrong", text, f"store {table.tensor.name} transposed")
+            name, shape = table.tensor.name, f"{table.width:,} × {table.vocabulary:,}"
+            text = f"{name} is stored D × V ({shape}); transformers loads V × D only."
+            yield Finding("layout", "wrong", text, f"store {name} transposed")
 
 
 def _how_different(facts: Facts, ids: np.ndarray) -> str:
@@ -306,41 +274,33 @@ def _how_different(facts: Facts, ids: np.ndarray) -> str:
     comparison = facts.comparison
     if comparison is None:
         return "the two embeddings are packed alike and differ"
-    rows, elsewhere, common = f"all {comparison.common:,} rows", "", comparison.common
-    if len(ids) < common:
-        rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
-        how = _how_equal(comparison)
-        elsewhere = f", and are equal elsewhere{how}" if how else ""
+    common = comparison.common
+    rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
+    rows = rows if len(ids) < common else f"all {common:,} rows"
     most = f"by at most {comparison.largest:.3g}"
     most = most if comparison.largest else "by values that are not finite"
-    return f"the two embeddings differ in {rows}, {most}{elsewhere}"
+    return f"the two embeddings differ in {rows}, {most}"
 
 
 def _different(facts: Facts, output: str) -> Finding:
-    ids = _differing(facts)
+    ids, configuration = _differing(facts), facts.configuration
     differ = _how_different(facts, ids)
     if facts.claim is False:
         return Finding("different", "fine", f"Untied: {differ}{facts.says}.")
-    if facts.configuration.fixed and not facts.configuration.top:
-        kind = facts.configuration.model_type
-        text = (
-            f"Untied: {differ}, as transformers 5 writes {kind} models; transformers 4 ties them."
-        )
+    if configuration.fixed and not configuration.top:
+        text = f"Untied: {differ}, as transformers 5 writes this kind; transformers 4 ties it."
         return Finding("different", "fine", text)
-    untie, of_faulty = facts.configuration.fix(False), _fix_of_faulty(facts, output)
+    untie, of_faulty = configuration.fix(False), _fix_of_faulty(facts, output)
     if facts.claim is None:
-        text, fix = f"Apparently untied: {differ}{facts.says}.", ""
-        if facts.configuration.path:
-            fix = of_faulty or untie
+        fix = (of_faulty or untie) if configuration.path else ""
+        text = f"Apparently untied: {differ}{facts.says}."
         return Finding("different", "note" if fix else "fine", text, fix)
-    fix = f"to keep both, {untie}; drop {output} only if it was never trained"
-    fix = of_faulty or fix
+    fix = of_faulty or f"to keep both, {untie}; drop {output} only if it was never trained"
     loaders = loader_lines("tied_but_different")
     if find_shard(ids, facts.embeddings.input.vocabulary, facts.used):
         fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
-    text = f"{facts.said} tied, but {differ}."
-    return Finding("tied-but-different", "wrong", text, fix, loaders)
+    return Finding("tied-but-different", "wrong", f"{facts.said}, but {differ}.", fix, loaders)
 
 
 def _is_faulty(own: RowFacts, used: int) -> bool:
@@ -361,38 +321,33 @@ def _fix_of_faulty(facts: Facts, output: str) -> str:
     return fix + (also if len(faulty) == 1 else "")
 
 
-def index_texts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """Yield a code and a sentence for names in the index that no file has, and the reverse."""
+def _index_and_files(facts: Facts) -> Iterator[Finding]:
+    """Report names in the index that no file has, and the reverse."""
     for code, names, where in (
-        ("index-without-tensor", checkpoint.missing, "in the index, but in no file"),
-        ("tensor-without-index", checkpoint.unlisted, "in a file, but not in the index"),
+        ("index-without-tensor", facts.checkpoint.missing, "in the index, but in no file"),
+        ("tensor-without-index", facts.checkpoint.unlisted, "in a file, but not in the index"),
     ):
         if names:
             shown = ", ".join(map(repr, names[:SHOWN_NAMES]))
             more = ", ..." if len(names) > SHOWN_NAMES else ""
             subject = "1 name is" if len(names) == 1 else f"{len(names):,} names are"
-            yield code, f"{subject} {where}: {shown}{more}"
-
-
-def _index_and_files(facts: Facts) -> Iterator[Finding]:
-    for code, text in index_texts(facts.checkpoint):
-        fix = "restore what is missing, or rebuild the index from the files if nothing is"
-        yield Finding(code, "wrong", f"{text}.", fix, loader_lines("index_and_files"))
+            text = f"{subject} {where}: {shown}{more}."
+            fix = "restore what is missing, or rebuild the index from the files if nothing is"
+            yield Finding(code, "wrong", text, fix, loader_lines("index_and_files"))
 
 
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
-    configuration, comparison = facts.configuration, facts.comparison
+    configuration, is_once = facts.configuration, facts.embeddings.output is None
     if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
-        is_equal = comparison is not None and comparison.is_equal
-        is_once, fix = facts.embeddings.output is None, "find out whether it was trained tied"
+        is_equal = facts.comparison is not None and facts.comparison.is_equal
         is_lost = is_once and facts.claim is False
-        if not (is_lost or any(_is_faulty(own, facts.used) for own in facts.rows.values())):
-            fix = configuration.fix(is_once or is_equal)
-        is_known = configuration.model_type in DEFAULTS["top_counts"]
-        level: Level = "note" if is_known else "wrong"
+        is_lost |= any(_is_faulty(own, facts.used) for own in facts.rows.values())
+        fix = configuration.fix(is_once or is_equal)
+        fix = "find out whether it was trained tied" if is_lost else fix
+        level: Level = "note" if configuration.model_type in DEFAULTS["top_counts"] else "wrong"
         yield Finding("levels-disagree", level, text, fix, loader_lines("levels_disagree"))
 
 
@@ -422,9 +377,7 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
         yield Finding("vocabulary", "wrong", f"{text} cannot be loaded.", fix)
     used, count = facts.used, embeddings.input.vocabulary
     if used < count:
-        said = facts.configuration.vocabulary == used
-        why = f"beyond vocab_size {used:,}" if said else "which are all alike"
-        text = f"Padding: the last {count - used:,} of {count:,} rows, {why}."
+        text = f"Padding: the last {count - used:,} of {count:,} rows."
         yield Finding("padding", "note", text)
 
 
@@ -443,23 +396,18 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
     if is_padded or is_declared or not is_checked or (first > second and size == second):
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
-    output, comparison = facts.embeddings.output, facts.comparison
-    is_same = comparison is not None and comparison.is_equal and comparison.relation == "bits"
-    if output and facts.claim and is_same and first == size:
-        fix += f", or drop {output.tensor.name} if the model was trained tied"
     return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
     """Report further tables, of an encoder."""
     embeddings, configuration = facts.embeddings, facts.configuration
-    name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
+    name, kind = embeddings.input.tensor.name, configuration.model_type
     for table in embeddings.encoders:
         own = table.tensor.name
-        kind = configuration.model_type
         is_shared = kind in (*KINDS["shared"], *KINDS["shared_if_tied"], *KINDS["tied_in_5"])
         is_shared |= kind is None and ".shared." in f".{name}"
-        # May be trained apart.
+        # Whether they may be trained apart.
         is_apart = configuration.needs_copies and facts.claim is False
         is_apart &= kind not in KINDS["shared_in_4"]
         if own not in facts.unequal:
@@ -470,18 +418,13 @@ def _copies(facts: Facts) -> Iterator[Finding]:
             text = f"{own} differs from {name}, but in a model of this kind encoder and decoder"
             text += " share one embedding, in transformers 5 unless it is untied."
             fix = "find out which table was trained, and keep that one"
-            lines = loader_lines("copies_differ")
-            yield Finding("copies-differ", "wrong", text, fix, lines)
+            yield Finding("copies-differ", "wrong", text, fix, loader_lines("copies_differ"))
     lacks_encoder = embeddings.has_encoder and embeddings.output and not embeddings.encoders
     if name.endswith("decoder.embed_tokens.weight") and lacks_encoder:
-        text = (
-            "There is an encoder, but no embedding for it: neither shared nor encoder.embed_tokens,"
-            f" only {name}."
-        )
+        text = "There is an encoder, but no embedding for it: neither shared nor"
+        text += f" encoder.embed_tokens, only {name}."
         fix = f"write {name} as shared.weight too"
-        if configuration.separate:
-            fix = "restore the encoder's embedding"
-        yield Finding("no-shared-table", "wrong", text, fix, loaders)
+        yield Finding("no-shared-table", "wrong", text, fix, loader_lines("no_shared_table"))
 
 
 def _shared_alone(facts: Facts) -> Iterator[Finding]:
@@ -490,7 +433,7 @@ def _shared_alone(facts: Facts) -> Iterator[Finding]:
     missing = missing_sides(name, facts.checkpoint.tensors)
     is_lost = facts.embeddings.output is None and not facts.headless  # see `_stored_once`
     if facts.configuration.needs_copies and facts.claim is False and missing and not is_lost:
-        text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
+        text = f"{facts.said}, so {name} does not reach encoder and decoder."
         fix = f"store it as {' and as '.join(missing)}, too"
         yield Finding("shared-alone", "wrong", text, fix, loader_lines("shared_alone"))
 
@@ -502,13 +445,9 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         nan, infinite = int(own.nan_V.sum()), int(own.infinite_V.sum())
         if nan or infinite:
             ids = np.flatnonzero(own.nan_V + own.infinite_V)
-            rows = "1 row" if len(ids) == 1 else f"{len(ids):,} rows"
-            text = (
-                f"The {role} embedding holds {nan:,} NaN and {infinite:,} infinite values, in"
-                f" {rows} ({describe_ids(ids, count)})."
-            )
+            text = f"The {role} embedding holds {nan:,} NaN and {infinite:,} infinite values:"
             fix = "go back to a checkpoint before they appeared"
-            yield Finding("not-finite", "wrong", text, fix)
+            yield Finding("not-finite", "wrong", f"{text} {describe_ids(ids, count)}.", fix)
         zeros = np.flatnonzero(own.zero_V)
         if len(zeros) == count:
             text = f"The {role} embedding is dead: all {count:,} rows are zero."
@@ -522,30 +461,6 @@ def _rows(facts: Facts) -> Iterator[Finding]:
             is_shard = find_shard(zeros, count, facts.used) is not None
             fix = "restore the shard" if is_shard else ""
             yield Finding("zero-rows", "wrong" if is_shard else "note", text, fix)
-
-
-def _unchanged(facts: Facts) -> Iterator[Finding]:
-    """Report which rows of the input embedding are the same as in an older checkpoint."""
-    if facts.unchanged_V is None:
-        return
-    ids, count = np.flatnonzero(facts.unchanged_V[: facts.used]), facts.used
-    if not len(ids):
-        yield Finding("against", "fine", f"All {count:,} rows have changed since OLD.")
-    elif len(ids) == count:
-        text = f"No row has changed since OLD: all {count:,} are the same."
-        yield Finding("against", "note", text)
-    else:
-        first, last = max(runs_of(ids), key=lambda run: run[1] - run[0])
-        longest = np.arange(first, last + 1)
-        others = len(ids) - len(longest)
-        where = describe_ids(longest, len(facts.unchanged_V), count)
-        where += f"; {others:,} others elsewhere" if others else ""
-        text = f"{len(ids):,} of {count:,} rows are unchanged since OLD ({where})."
-        if not find_shard(longest, len(facts.unchanged_V), count):
-            yield Finding("against", "note", text)
-            return
-        fix = "train again with input and output embedding in one shard group"
-        yield Finding("untrained-shard", "wrong", text, fix, loader_lines("shard"))
 
 
 def _adapter(facts: Facts) -> Iterator[Finding]:
@@ -576,23 +491,22 @@ def _adapter(facts: Facts) -> Iterator[Finding]:
 
 def _adapter_of_tied(adapter: Adapter, sides: list[str], untie: str) -> Finding:
     """Report what merging an adapter of one side, or of both, does to a tied model."""
+    trained = f"{' and the '.join(sides)} embedding"
     fix = "keep it apart from the model, or untie the model before it is trained: store both"
     fix += f" embeddings and {untie}"
     if adapter.is_tokens and sides == ["input"]:
         text = "The adapter trains rows of the input embedding, and PEFT those of the tied head"
         return Finding("adapter", "note", f"{text} too.", loaders=loader_lines("adapter_tokens"))
-    if adapter.is_whole and adapter.is_same:
+    if adapter.is_same:
         text = "The adapter has both embeddings of a tied pair, and they are equal."
         return Finding("adapter", "fine", text)
     if adapter.is_whole:
-        text = f"The adapter has a new {' and a new '.join(sides)} embedding for a tied model:"
-        loaders = loader_lines("adapter_unties")
-        return Finding("adapter", "note", f"{text} once merged, that is untied.", fix, loaders)
+        text = f"The adapter has the {trained} of a tied model: once merged, that is untied."
+        return Finding("adapter", "note", text, fix, loader_lines("adapter_unties"))
+    text = f"The adapter trains the {trained} of a tied pair apart:"
+    text += f" {', '.join(adapter.input + adapter.output)}."
     if len(sides) == 1:
-        text = f"The adapter trains one side of a tied pair, the {sides[0]} embedding:"
-        text += f" {', '.join(adapter.input + adapter.output)}."
         return Finding("adapter-one-side", "wrong", text, fix, loader_lines("adapter_one_side"))
-    text = "The adapter trains the two embeddings of a tied pair separately."
     return Finding("adapter-both-sides", "wrong", text, fix, loader_lines("adapter_both_sides"))
 
 
@@ -609,36 +523,25 @@ def _bias(facts: Facts) -> Iterator[Finding]:
             is_wrong = facts.configuration.model_type and size == rows
             yield Finding("bias-size", "wrong" if is_wrong else "note", f"{text} {rows:,}.", fix)
         elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
-            yield Finding(
-                "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
-            )
+            loaders = loader_lines("tied_with_bias")
+            yield Finding("bias", "note", f"Output bias: {bias.name}.", loaders=loaders)
     kind = facts.configuration.model_type
     is_apart = facts.claim is False and kind in KINDS["own_bias"]
     is_one = is_apart and kind in KINDS["stem_bias"] and len(lengths) == 1
     if is_one and len({bias.read(...).tobytes() for bias in biases}) > 1:
-        names = " and ".join(bias.name for bias in biases)
-        text = f"{names} differ: transformers 5 uses the one of the decoder, 4 has one for both."
+        both = " and ".join(bias.name for bias in biases)
+        text = f"{both} differ: transformers 5 uses the one of the decoder, 4 has one for both."
         fix = "store the one of the decoder under both names"
         yield Finding("bias-differs", "wrong", text, fix, loader_lines("bias_differs"))
-    if is_apart and (lost := missing_bias(embeddings)):
-        text = f"{facts.said} untied, so transformers 5 looks for the output bias under the name"
+    # Such a head's `decoder` shares the bias beside it if it is tied; untied, it has its own.
+    head = embeddings.output.tensor.name.removesuffix(".weight") if embeddings.output else ""
+    stem, found, _ = head.rpartition(".decoder")
+    names, lost = {bias.name for bias in biases}, f"{head}.bias"
+    if is_apart and found and f"{stem}.bias" in names and lost not in names:
+        text = f"{facts.said}, so transformers 5 looks for the output bias under the name"
         text += f" {lost}, which is not stored."
-        fix = f"store {biases[0].name} as {lost}, too"
+        fix = f"store {stem}.bias as {lost}, too"
         yield Finding("bias-missing", "wrong", text, fix, loader_lines("bias_missing"))
-
-
-def missing_bias(embeddings: Embeddings) -> str:
-    """Return the name under which transformers 5 misses the bias of an untied encoder's head.
-
-    The bias stands beside the `decoder` that has the table; untied, that has a bias of its own.
-    """
-    if embeddings.output is None:
-        return ""
-    module = embeddings.output.tensor.name.removesuffix(".weight")
-    stem, found, _ = module.rpartition(".decoder")
-    names = {bias.name for bias in embeddings.biases}
-    own = f"{module}.bias"
-    return own if found and f"{stem}.bias" in names and own not in names else ""
 
 
 def _factor(facts: Facts) -> Iterator[Finding]:
@@ -650,16 +553,6 @@ def _factor(facts: Facts) -> Iterator[Finding]:
         text += f" transformers {does_not} does not."
         fix = "load it with the version that it was trained with"
         yield Finding("factor", "wrong", text, fix)
-
-
-def _flag_types(facts: Facts) -> Iterator[Finding]:
-    """Report a flag whose value is neither true nor false."""
-    for flag in facts.configuration.declared:
-        if flag.is_text or flag.value == "null":
-            text = f"{flag.text} is neither true nor false: Python takes it for"
-            text += f" {'tied' if flag.tied else 'untied'}."
-            fix = f"write {flag.name} as true or false"
-            yield Finding("flag-type", "wrong" if flag.is_text else "note", text, fix)
 
 
 def _token_list(facts: Facts) -> Iterator[Finding]:
@@ -680,20 +573,18 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _copies,
     _shared_alone,
     _rows,
-    _unchanged,
     _adapter,
     _bias,
     _factor,
-    _flag_types,
     _token_list,
 )
 # Codes of findings that make a checkpoint inconsistent.
 CAUSES = tuple(
     "adapter-both-sides adapter-one-side adapter-size bias-differs bias-missing bias-size"
-    " copies-differ dead-table draft-tied factor flag-type half-resized index-without-tensor"
-    " layout levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
+    " copies-differ dead-table draft-tied factor half-resized index-without-tensor layout"
+    " levels-disagree no-input no-shared-table not-finite shared-alone tensor-without-index"
     " tied-but-different tied-but-scaled token-list top-missing untied-but-equal untied-but-once"
-    " untrained-shard vocabulary zero-rows".split()
+    " vocabulary zero-rows".split()
 )
 
 
@@ -714,7 +605,7 @@ def constant_end(digest_V: np.ndarray) -> int:
 
 
 def find_shard(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str | None:
-    """Return `the last eighth` or `part 3 of 8`: the shard of one device that ascending ids fill.
+    """Return `part 3 of 8`: the shard of one device that ascending ids fill; None without one.
 
     PyTorch and JAX give each of n devices ceil(V / n) rows, and the last one the rest; rows from
     `used` on are padding. A few rows of the shard may be missing from the ids, but not where it
@@ -734,26 +625,17 @@ def find_shard(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str
         is_whole = begin <= first <= begin + slack and end - 1 - slack <= last < end
         share = len(ids) / max(end - begin, 1)
         if is_whole and share >= SHARD_COVERAGE and share > coverage:
-            parts = -(-vocabulary // size)
-            is_last = index == parts - 1 and parts in FRACTIONS
-            best = f"the last {FRACTIONS[parts]}" if is_last else f"part {index + 1} of {parts}"
-            coverage = share
+            best, coverage = f"part {index + 1} of {-(-vocabulary // size)}", share
     return best
 
 
 def describe_ids(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str:
     """Return `only 151,643 to 151,662: perhaps added tokens`, `ids 3, 7 to 9`, or the like."""
-    if not len(ids):
-        return "none"
-    if len(ids) == vocabulary:
-        return "all"
     runs = [f"{a:,} to {b:,}" if b > a else f"{a:,}" for a, b in runs_of(ids)]
     span = f"{ids[0]:,} to {ids[-1]:,}"
-    shard = find_shard(ids, vocabulary, used)
-    if shard:
+    if shard := find_shard(ids, vocabulary, used):
         return f"{shard}, {span}: a shard"
     if ids[0] >= ADDED_TOKENS * vocabulary:
-        one = f"only {runs[0]}: perhaps an added token"
-        return one if len(ids) == 1 else f"only {span}: perhaps added tokens"
+        return f"only {span if len(runs) > 1 else runs[0]}: perhaps added tokens"
     more = f" and {len(runs) - SHOWN_RUNS:,} more" if len(runs) > SHOWN_RUNS else ""
     return f"ids {', '.join(runs[:SHOWN_RUNS])}{more}"

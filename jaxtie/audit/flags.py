@@ -16,21 +16,14 @@ CONFIGS = ("config.json", "params.json")  # of Hugging Face, of Mistral
 TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
 DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
 ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
-OUTPUT_SIZE_KEYS = ("unpadded_vocab_size", "output_vocab_size")
-OTHER_SIZE_KEYS = (*OUTPUT_SIZE_KEYS, "src_vocab_size", "padded_vocab_size", "embedding_size")
+OTHER_SIZE_KEYS = tuple(
+    "unpadded_vocab_size output_vocab_size src_vocab_size padded_vocab_size embedding_size".split()
+)
 SIZE_KEYS = (*TRUE_SIZE_KEYS, *DECODER_SIZE_KEYS, *OTHER_SIZE_KEYS)
 # Class names that end like this have no output embedding, unless they contain one of WITH_HEAD.
-HEADLESS = (
-    "Model",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForTextEncoding",
-    "ForMultipleChoice",
-    "ForNextSentencePrediction",
-    "ForRetrieval",
-    "WithProjection",
-    "Encoder",
+HEADLESS = tuple(
+    "Model ForSequenceClassification ForTokenClassification ForQuestionAnswering ForTextEncoding"
+    " ForMultipleChoice ForNextSentencePrediction ForRetrieval WithProjection Encoder".split()
 )
 WITH_HEAD = ("Head", "MTModel", "EncoderDecoder", "Chat", "Llava")
 LANGUAGE_LEVELS = ("text_config", "llm_config", "language_config", "decoder", "model")
@@ -53,11 +46,6 @@ class LevelFlag:
     def text(self) -> str:
         """`text_config.tie_word_embeddings: true`, as in JSON."""
         return f"{self.level}{'.' if self.level else ''}{self.name}: {self.value}"
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the value is neither true, false, null nor missing."""
-        return self.value not in ("true", "false", "null", "missing")
 
 
 @dataclass(frozen=True)
@@ -118,15 +106,15 @@ class Configuration:
         return self.nested if self.nested is not None else default
 
     @property
-    def claimant(self) -> str:
-        """The beginning of a sentence that ends with `tied` or `untied`."""
+    def said(self) -> str:
+        """Return `config.json says tied`, or the like of a model without a flag."""
+        word, kind = "tied" if self.claim else "untied", self.decoder_type or self.model_type
         if self.fixed is not None:
-            return f"{self.model_type} models in transformers, whatever config.json says, are"
-        if not self.declared:
-            kind = self.decoder_type or self.model_type
-            version = " 4" if kind in DEFAULTS["changed_in_5"] else ""
-            return f"{kind} models in transformers{version}, where config.json has no flag, are"
-        return f"{self.name} says"
+            return f"{kind} models in transformers, whatever config.json says, are {word}"
+        if self.declared:
+            return f"{self.name} says {word}"
+        version = " 4" if kind in DEFAULTS["changed_in_5"] else ""
+        return f"{kind} models in transformers{version}, where config.json has no flag, are {word}"
 
     def factor(self, tied: bool) -> str:
         """Return what another flag does to a factor of the logits; empty without a factor."""
@@ -160,10 +148,8 @@ class Configuration:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; UserError if it is none, or above 100 MB."""
-    check(
-        path.stat().st_size <= CONFIG_LIMIT,
-        f"{path}: is above {CONFIG_LIMIT // 10**6} MB; not a configuration",
-    )
+    is_small = path.stat().st_size <= CONFIG_LIMIT
+    check(is_small, f"{path}: is above {CONFIG_LIMIT // 10**6} MB; not a configuration")
     return parse_json(path.read_bytes(), f"{path}: is no JSON object", "repair or remove it")
 
 
@@ -191,10 +177,9 @@ def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
         is_other = any(word in level for word in OTHER_LEVELS)
         counts = not level or (not is_other and (last in LANGUAGE_LEVELS or bool(found)))
         counts = level == "decoder" if decoder_type else counts
-        flags += [
-            LevelFlag(level, name, bool(table[name]) is FLAGS[name], _json(table[name]), counts)
-            for name in present
-        ]
+        for name in present:
+            tied, value = bool(table[name]) is FLAGS[name], json.dumps(table[name])[:40]
+            flags.append(LevelFlag(level, name, tied, value, counts))
         sizes += found
         if counts or not level:
             used += _sizes(table, DECODER_SIZE_KEYS) or _sizes(table, TRUE_SIZE_KEYS)
@@ -216,10 +201,6 @@ def configuration_of(content: dict[str, Any], path: Path) -> Configuration:
         scales if isinstance(scales := content.get("scale_decoder_outputs"), bool) else None,
         path.name,
     )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value)[:40]
 
 
 def _type(table: Mapping[str, Any]) -> str | None:

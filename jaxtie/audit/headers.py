@@ -114,22 +114,17 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         check(size >= 8, f"truncated: {size} bytes cannot hold a safetensors header; {AGAIN}")
         (length,) = struct.unpack("<Q", file.read(8))
         limit = f"{HEADER_LIMIT // 10**6} MB"
-        check(
-            length <= HEADER_LIMIT,
-            f"a header of {length:,} bytes is above {limit}; {NOT_SAFETENSORS}",
-        )
+        text = f"a header of {length:,} bytes is above {limit}; {NOT_SAFETENSORS}"
+        check(length <= HEADER_LIMIT, text)
         start = 8 + length
-        check(
-            start <= size,
-            f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
-        )
+        text = f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}"
+        check(start <= size, text)
         header = parse_json(file.read(length), "its header cannot be read", NOT_SAFETENSORS)
         metadata = header.pop("__metadata__", None)
         metadata = {} if metadata is None else metadata
-        check(
-            isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()),
-            f"the header's __metadata__ is not a JSON object of strings; {NOT_SAFETENSORS}",
-        )
+        is_text = isinstance(metadata, dict) and set(map(type, metadata.values())) <= {str}
+        text = f"the header's __metadata__ is not a JSON object of strings; {NOT_SAFETENSORS}"
+        check(is_text, text)
         check(len(header) <= MOST_TENSORS, TOO_MANY)
         entries = [_entry(name, value, start, size) for name, value in header.items()]
         _check_contiguous(entries, start, size)
@@ -180,11 +175,9 @@ def _entry(name: str, value: Any, start: int, size: int) -> Entry:
     what = f"tensor {_quote(name)}"
     check(isinstance(value, dict), f"{what}: is not an object with dtype, shape and data_offsets")
     stored, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
-    check(
-        isinstance(stored, str) and (stored in SAFETENSORS_DTYPES or stored in PACKED_BITS),
-        f"{what}: dtype {_quote(str(stored))} is unknown; expected one of"
-        f" {', '.join(SAFETENSORS_DTYPES)}",
-    )
+    is_known = isinstance(stored, str) and stored in (*SAFETENSORS_DTYPES, *PACKED_BITS)
+    expected = f"expected one of {', '.join(SAFETENSORS_DTYPES)}"
+    check(is_known, f"{what}: dtype {_quote(str(stored))} is unknown; {expected}")
     is_shape = isinstance(shape, list) and len(shape) <= 32 and all(map(is_count, shape))
     check(is_shape, f"{what}: its shape is not a list of sizes")
     is_pair = isinstance(offsets, list) and len(offsets) == 2 and all(map(is_count, offsets))
@@ -194,10 +187,8 @@ def _entry(name: str, value: Any, start: int, size: int) -> Entry:
     check(start + end <= size, f"{what}: runs past the end of the file: truncated; {AGAIN}")
     dtype = np.dtype(SAFETENSORS_DTYPES[stored]) if stored in SAFETENSORS_DTYPES else None
     bits = PACKED_BITS[stored] if dtype is None else 8 * dtype.itemsize
-    check(
-        8 * (end - begin) == math.prod(shape) * bits,
-        f"{what}: {end - begin:,} bytes do not hold {stored} of shape {shape}",
-    )
+    is_full = 8 * (end - begin) == math.prod(shape) * bits
+    check(is_full, f"{what}: {end - begin:,} bytes do not hold {stored} of shape {shape}")
     return Entry(name, tuple(shape), dtype, stored, start + begin, start + end)
 
 
@@ -207,16 +198,11 @@ def _check_contiguous(entries: Iterable[Entry], start: int, size: int) -> None:
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         name = _quote(entry.name)
         check(entry.begin >= at, f"tensors {_quote(before)} and {name} overlap; {NOT_SAFETENSORS}")
-        check(
-            entry.begin == at,
-            f"bytes before tensor {name} belong to no tensor; {NOT_SAFETENSORS}",
-        )
+        text = f"bytes before tensor {name} belong to no tensor; {NOT_SAFETENSORS}"
+        check(entry.begin == at, text)
         at, before = entry.end, entry.name
-    check(
-        at == size,
-        f"{size - at:,} bytes after the last tensor belong to no tensor: damaged, or"
-        f" {NOT_SAFETENSORS}",
-    )
+    text = f"{size - at:,} bytes after the last tensor belong to no tensor: damaged, or"
+    check(at == size, f"{text} {NOT_SAFETENSORS}")
 
 
 class _Reader:
@@ -226,10 +212,8 @@ class _Reader:
         self.file, self.left, self.items = file, size, 0
 
     def require(self, count: int) -> None:
-        check(
-            count <= self.left,
-            f"truncated: its GGUF header claims more than the file has; {AGAIN}",
-        )
+        text = f"truncated: its GGUF header claims more than the file has; {AGAIN}"
+        check(count <= self.left, text)
 
     def take(self, count: int, keep: int) -> bytes:
         """Consume `count` bytes and return the first `keep` of them."""
@@ -311,17 +295,14 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
             block = GGUF_BLOCKS.get(kind, (f"GGML type {kind}", 1, 0))
             stored, values, size_of = block if dtype is None else (dtype.name, 1, dtype.itemsize)
             end = begin + math.prod(shape) // values * size_of
-            check(
-                end <= size,
-                f"tensor {_quote(name)} runs past the end of the file: truncated; {AGAIN}",
-            )
+            text = f"tensor {_quote(name)} runs past the end of the file: truncated; {AGAIN}"
+            check(end <= size, text)
             entries.append(Entry(name, shape, dtype, stored, begin, end))
         names = len({entry.name for entry in entries})
         is_unique = names == len(entries) and len(metadata) == pair_count
         check(is_unique, "its header cannot be read (a name occurs twice); not a GGUF file")
         for a, b in pairwise(sorted(entries, key=lambda entry: (entry.begin, entry.end))):
             is_apart = a.end <= b.begin and (a.begin < b.begin or 0 in a.shape)
-            check(
-                is_apart, f"tensors {_quote(a.name)} and {_quote(b.name)} overlap; not a GGUF file"
-            )
+            both = f"{_quote(a.name)} and {_quote(b.name)}"
+            check(is_apart, f"tensors {both} overlap; not a GGUF file")
     return entries, metadata

@@ -1,5 +1,6 @@
 """Write a repaired copy of a checkpoint: tie it, untie it, or set its flags to what is stored."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -46,7 +47,7 @@ KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Other files in the folder that may also hold embeddings.
-WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
+WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".tflite", ".ot")
 SHOWN = 5
 
 
@@ -84,10 +85,7 @@ def write_repaired(
     found = audit(path, names=names, progress=progress)
     folder = found.checkpoint.path
     _check_paths(found, new)
-    plan = _reach_sides(found, plan_repair(found, how))
-    _check_flag(found, plan)
-    _check_alone(found, plan)
-    _check_head(found, plan)
+    plan = plan_repair(found, how)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     done = "; ".join(_report(found, plan, files))
@@ -121,55 +119,69 @@ def write_repaired(
 
 
 def _check_paths(found: Audit, new: Path) -> None:
-    checkpoint, folder = found.checkpoint, found.checkpoint.path
-    config = checkpoint.configuration.path
-    is_folder = checkpoint.format == "safetensors" and folder.is_dir() and config is not None
-    check(
-        is_folder,
-        f"{folder}: only a folder of safetensors with a config.json can be written anew",
-    )
+    folder = found.checkpoint.path
     check(not os.path.lexists(new), f"--write {new}: exists; give a name that does not")
     check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
     is_inside = new.resolve().is_relative_to(folder.resolve())
     check(not is_inside, f"--write {new}: is inside {folder}; give a folder elsewhere")
-    own = {tensor.file.name for tensor in checkpoint.tensors.values()}
-    further = [
-        one.name
-        for one in sorted(folder.glob("*.safetensors"))
-        if one.name not in own and not one.name.startswith(ADAPTER)
-    ]
-    several = len(list(folder.glob(f"*{INDEX}"))) > 1
-    check(
-        not further and not several,
-        f"{folder}: holds several checkpoints: {', '.join(further) or 'several indices'} would stay"
-        " as it is; copy the one that is meant to a folder of its own",
-    )
+
+
+def repairs_of(found: Audit) -> Iterator[How]:
+    """Yield the repairs of a faulty checkpoint that are certain."""
+    for how in ("flags", "tie"):
+        with contextlib.suppress(UserError):
+            plan_repair(found, how)
+            yield how
 
 
 def plan_repair(found: Audit, how: How) -> Plan:
     """Decide what to change; UserError if that is not certain."""
-    where = found.checkpoint.path
+    try:
+        _check_folder(found)
+        _check_certain(found)
+        plan = _reach_sides(found, _plan(found, how))
+        _check_flag(found, plan)
+        _check_alone(found, plan)
+        _check_head(found, plan)
+    except UserError as error:
+        raise UserError(f"{found.checkpoint.path}: {error}") from None
+    return plan
+
+
+def _check_folder(found: Audit) -> None:
+    """Refuse what is no folder of safetensors with a configuration, or holds several."""
+    checkpoint, folder = found.checkpoint, found.checkpoint.path
+    is_folder = checkpoint.format == "safetensors" and folder.is_dir()
+    is_folder &= checkpoint.configuration.path is not None
+    check(is_folder, "only a folder of safetensors with a config.json can be written anew")
+    own = {tensor.file.name for tensor in checkpoint.tensors.values()}
+    further = [one.name for one in sorted(folder.glob("*.safetensors")) if one.name not in own]
+    further = [name for name in further if not name.startswith(ADAPTER)]
+    further += sorted(one.name for one in folder.glob(f"*{INDEX}"))[1:]
+    text = f"holds several checkpoints: {', '.join(further)} would stay as it is; copy the one that"
+    check(not further, f"{text} is meant to a folder of its own")
+
+
+def _plan(found: Audit, how: How) -> Plan:
     first, embeddings = found.findings[0], found.embeddings
-    _check_certain(found)
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
-    check(not is_lost or tied, f"{where}: --{how} would change the model: {first.text} {IF_LOST}")
+    check(not is_lost or tied, f"--{how} would change the model: {first.text} {IF_LOST}")
     is_lone = first.code == "lone" and how != "untie"
-    check(not is_lone, f"{where}: nothing to repair: {first.text}")
+    check(not is_lone, f"nothing to repair: {first.text}")
     if how == "flags" or (first.code in DIFFERENT and not tied):
         return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy"))
-    if first.code in ONCE and tied and not embeddings.only_head:
+    is_whole = not embeddings.only_head
+    check(is_whole, f"only the head, {only}, is stored; store it as the input embedding, too")
+    if first.code in ONCE and tied:
         return Plan(True)
     # A copy of packed values would lack their scales.
-    if first.code in (*ONCE, "head-only") and (tied or not embeddings.packed):
-        added = embeddings.alias or head_of(only)
-        what = f"--{how} does not know the name of the head that belongs to {only}"
-        if embeddings.only_head:
-            what = f"only the head, {only}, is stored; store it as the input embedding, too"
-        check(bool(added), f"{where}: {what}")
-        return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
+    if first.code in ONCE and not embeddings.packed:
+        head = head_of(only)
+        check(bool(head), f"--untie does not know the name of the head that belongs to {only}")
+        return Plan(False, "", (head,), only, is_copy=True)
     if not (embeddings.output and _may_drop(found)):
         what = f"--{how} would change the model; --flags keeps what is stored"
-        raise UserError(f"{where}: {what}: {first.text}")
+        raise UserError(f"{what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
 
 
@@ -178,12 +190,10 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
     configuration = found.checkpoint.configuration
     if not configuration.needs_copies:
         return plan
-    apart = [one.text for one in found.findings if one.code == "separate"]
-    check(
-        configuration.separate or not (plan.tied and apart),
-        f"{found.checkpoint.path}: a tied flag would change the model: {' '.join(apart)}",
-    )
     if plan.tied:
+        apart = [one.text for one in found.findings if one.code == "separate"]
+        is_fit = configuration.separate or not apart
+        check(is_fit, f"a tied flag would change the model: {' '.join(apart)}")
         return plan
     table = found.embeddings.input.tensor.name
     names = [*found.checkpoint.tensors, *plan.add]
@@ -216,11 +226,8 @@ def _check_alone(found: Audit, plan: Plan) -> None:
         is_like &= _module(name) == _module(changed) and not is_copy(name)
         further += [name] if is_like else []
     names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
-    check(
-        not names,
-        f"{found.checkpoint.path}: holds {names}, too, the state of an optimizer or another set of"
-        f" parameters, which has to change with {changed}; change both in the program that trains",
-    )
+    text = f"holds {names}, too, the state of an optimizer or another set of parameters, which has"
+    check(not names, f"{text} to change with {changed}; change both in the program that trains")
 
 
 def _module(name: str) -> list[str]:
@@ -244,9 +251,6 @@ def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
         yield f"{plan.drop} differed in {rows}, which are lost"
     if configuration.claim is not plan.tied and configuration.factor(plan.tied):
         yield f"the flag {configuration.factor(plan.tied)}"
-    kept = [one.tensor.name for one in found.embeddings.encoders if plan.tied]
-    if configuration.needs_copies and kept:
-        yield f"kept {', '.join(kept)}, equal to {found.embeddings.input.tensor.name}"
     own = {tensor.file for tensor in found.checkpoint.tensors.values()}
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
     left = [one for one in paths if one not in own]
@@ -258,7 +262,6 @@ def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
-    where = found.checkpoint.path
     first, comparison = found.findings[0], found.comparison
     wrong = [one for one in found.findings if one.level == "wrong"]
     faults = [one for one in wrong if one.code not in REPAIRABLE]
@@ -271,31 +274,25 @@ def _check_certain(found: Audit) -> None:
         faults = [found.main]
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
-        raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
+        raise UserError(f"--write cannot repair this: {fault.text}{to_do}")
     is_tied = found.checkpoint.configuration.claim is True  # then a head may be dropped
     missing = found.checkpoint.missing
     lost = [name for name in missing if not (is_tied and match_name(name, OUTPUTS))]
-    check(
-        not lost, f"{where}: no file has {', '.join(lost[:5])}, which the index names; restore it"
-    )
+    check(not lost, f"no file has {', '.join(lost[:5])}, which the index names; restore it")
 
 
 def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
     configuration, first = found.checkpoint.configuration, found.findings[0]
-    check(
-        configuration.fixed in (None, plan.tied),
-        f"{found.checkpoint.path}: {configuration.claimant} {'un' if plan.tied else ''}tied, so no"
-        f" flag {'' if plan.tied else 'un'}ties them"
-        + (f"; to do: {first.fix}" if first.fix else ""),
-    )
+    text = f"{configuration.said}, so no flag {'' if plan.tied else 'un'}ties them"
+    is_free = configuration.fixed in (None, plan.tied)
+    check(is_free, f"{text}{f'; to do: {first.fix}' if first.fix else ''}")
     is_new = configuration.claim is not plan.tied
     is_lost = first.code == LOST and plan.tied  # it cannot run as it is
-    check(
-        configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,
-        f"{found.checkpoint.path}: {configuration.model_type} models divide the decoder's output by"
-        " √D if they are tied, so another flag would change the logits",
-    )
+    kind = configuration.model_type
+    text = f"{kind} models divide the decoder's output by √D if they are tied, so another flag"
+    is_same = kind not in NAMES["kinds"]["scaled"] or not is_new or is_lost
+    check(is_same, f"{text} would change the logits")
 
 
 def _check_head(found: Audit, plan: Plan) -> None:
@@ -308,16 +305,11 @@ def _check_head(found: Audit, plan: Plan) -> None:
         return
     more = [bias.name for bias in embeddings.biases]
     more += [name for name in found.checkpoint.tensors if is_transform(name)]
-    kind = configuration.model_type
-    check(
-        kind not in NAMES["kinds"]["changed"],
-        f"{found.checkpoint.path}: copies of {kind} models did not keep their logits",
-    )
-    check(
-        not more or kind in NAMES["kinds"]["reloaded"],
-        f"{found.checkpoint.path}: its head has {more[0] if more else ''}, too, and what loaders do"
-        f" with it in {kind or 'such'} models after a change of tying was not tried",
-    )
+    kind, kinds = configuration.model_type, NAMES["kinds"]
+    check(kind not in kinds["changed"], f"copies of {kind} models did not keep their logits")
+    for name in more if kind not in kinds["reloaded"] else ():
+        text = f"its head has {name}, too, and what loaders do with it in {kind or 'such'} models"
+        raise UserError(f"{text} after a change of tying was not tried")
 
 
 def _files_of(folder: Path) -> Iterator[Path]:
@@ -356,11 +348,7 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> N
     for entry in entries:
         names += [(entry.name, entry)] if entry.name != plan.drop else []
         names += [(name, entry) for name in plan.add if entry.name == plan.source]
-    metadata = {
-        name: value
-        for name, value in old.items()
-        if name not in (*plan.add, UNTIED) and value != (plan.drop or None)
-    }
+    metadata = {name: value for name, value in old.items() if name != UNTIED}
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: MARK, **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:

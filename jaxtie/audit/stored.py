@@ -111,10 +111,8 @@ def refuse_pointer(path: Path) -> None:
     """Raise UserError if a file is only the pointer that Git LFS leaves for a large one."""
     with path.open("rb") as file:
         is_pointer = file.read(len(LFS)) == LFS
-    check(
-        not is_pointer,
-        f"{path}: is a Git LFS pointer, not the file itself; fetch it with git lfs pull",
-    )
+    text = f"{path}: is a Git LFS pointer, not the file itself; fetch it with git lfs pull"
+    check(not is_pointer, text)
 
 
 def from_mapped(path: Path) -> Stored:
@@ -141,25 +139,21 @@ def _from_member(
     with archive.open(info) as member:
         shape, columns_first, dtype = _npy_header(member)
         header_size = member.tell()
-    check(
-        not dtype.hasobject,
-        f"{path}: array {name!r} holds Python objects (a pickle), which are not read",
-    )
-    check(all(map(is_count, shape)), f"{path}: array {name!r} has the shape {shape}: damaged")
+    what = f"{path}: array {name!r}"
+    check(not dtype.hasobject, f"{what} holds Python objects (a pickle), which are not read")
+    check(all(map(is_count, shape)), f"{what} has the shape {shape}: damaged")
     size = math.prod(shape) * dtype.itemsize
-    check(info.file_size == header_size + size, f"{path}: array {name!r} is truncated")
+    check(info.file_size == header_size + size, f"{what} is truncated")
     if dtype == np.dtype("V2"):  # NumPy has no name for bfloat16 and writes this
         dtype = np.dtype(ml_dtypes.bfloat16)
     if info.compress_type == zipfile.ZIP_STORED and not columns_first:
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header_size
-        check(begin + size <= path.stat().st_size, f"{path}: array {name!r} is truncated")
+        check(begin + size <= path.stat().st_size, f"{what} is truncated")
         return _mapped(path)(Entry(name, shape, dtype, str(dtype), begin, begin + size))
-    check(
-        size <= UNPACKED_LIMIT,
-        f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",
-    )
+    text = f"{what} takes {size:,} bytes when unpacked; save it with numpy.savez"
+    check(size <= UNPACKED_LIMIT, text)
 
     @functools.cache
     def unpack() -> np.ndarray:
@@ -204,15 +198,15 @@ def from_keras(path: Path, content: Any = None) -> Stored:
     found: list[StoredTensor] = []
     with _readable(path, "HDF5"):
         file = h5py.File(content or path, "r")  # stays open as long as its datasets
-        waiting, seen = [("", file, 0)], 0
+        waiting, groups = [("", file, 0)], set()
         while waiting:
             name, node, depth = waiting.pop()
-            seen += 1
-            check(
-                depth <= GROUP_DEPTH and seen <= MOST_TENSORS,
-                f"{path}: nests or repeats groups without end; not a checkpoint",
-            )
+            check(len(found) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
             if isinstance(node, h5py.Group):
+                address = h5py.h5o.get_info(node.id).addr
+                is_new = depth <= GROUP_DEPTH and address not in groups
+                check(is_new, f"{path}: nests or repeats groups without end; not a checkpoint")
+                groups.add(address)
                 for key in reversed(list(node)):
                     text = key.decode(errors="replace") if isinstance(key, bytes) else key
                     is_hard = isinstance(node.get(key, getlink=True), h5py.HardLink)
@@ -224,25 +218,21 @@ def from_keras(path: Path, content: Any = None) -> Stored:
 
 
 def _from_dataset(path: Path, name: str, node: Any) -> StoredTensor:
-    check(
-        not (node.external or node.is_virtual),
-        f"{path}: dataset {name!r} points to another file, which is not followed",
-    )
+    is_own = not (node.external or node.is_virtual)
+    check(is_own, f"{path}: dataset {name!r} points to another file, which is not followed")
     dtype = node.dtype if node.dtype.kind in "fiub" else None
     shape = node.shape or ()
-    _check_believable(
-        path, name, math.prod(shape) * node.dtype.itemsize, node.id.get_storage_size()
-    )
+    size = math.prod(shape) * node.dtype.itemsize
+    _check_believable(path, name, size, node.id.get_storage_size())
     read = _readable(path, "HDF5")(node.__getitem__)
     return StoredTensor(name, shape, dtype, str(node.dtype), path, read)
 
 
 def _check_believable(path: Path, name: str, declared: int, stored: int) -> None:
     """Raise UserError if an array declares far more bytes than are stored."""
-    check(
-        declared <= max(BELIEVED_BYTES, BELIEVED_RATIO * stored),
-        f"{path}: {name!r} declares {declared:,} bytes, but {stored:,} are stored: damaged",
-    )
+    is_likely = declared <= max(BELIEVED_BYTES, BELIEVED_RATIO * stored)
+    text = f"{path}: {name!r} declares {declared:,} bytes, but {stored:,} are stored: damaged"
+    check(is_likely, text)
 
 
 def is_orbax(folder: Path) -> bool:
@@ -282,10 +272,8 @@ def from_orbax(folder: Path) -> list[StoredTensor]:
                 size = most * store.dtype.numpy_dtype.itemsize
                 _check_believable(folder, name, size, stored)
                 found.append(_from_store(folder, name, store))
-    check(
-        bool(found),
-        f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item",
-    )
+    text = f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item"
+    check(bool(found), text)
     return found
 
 

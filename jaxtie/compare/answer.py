@@ -202,7 +202,6 @@ def compare(
     *,
     column: str | None = None,
     margin: float = MARGIN,
-    vocabulary: int | None = None,
     paired: bool = True,
     out: str | Path | None = None,
 ) -> Comparison:
@@ -213,7 +212,6 @@ def compare(
       b: the reference; None if `a` is a run of two arms.
       column: name of the loss, where several fit.
       margin: gap that matters, in the unit of the losses: nats, or bits per byte.
-      vocabulary: its entries; losses above ln(vocabulary) + 1 nat are then refused.
       paired: whether runs of the same seed are pairs; False: they share neither initial values nor
         the order of the data.
       out: folder for the figure and the answer; None: nothing is written.
@@ -241,16 +239,14 @@ def compare(
     if not axis and (logs[0].axes or logs[1].axes):
         counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
         raise UserError(f"{counted}: cannot be matched; give both the same column")
-    sides, common = _sides(logs, axis, vocabulary)
+    sides, common = _sides(logs, axis)
     answer = _judge(sides, axis, common, margin, paired)
     if out is not None:
         answer.write(Path(out))
     return answer
 
 
-def _sides(
-    logs: tuple[Logs, Logs], axis: str, vocabulary: int | None
-) -> tuple[tuple[Side, Side], list[float]]:
+def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], list[float]]:
     """Return the losses of both arms at their last common place, and all common places."""
     lost, ends, common = [], [], []
     for own in logs:
@@ -282,18 +278,13 @@ def _sides(
             f"step {common[-1]:g} is after other tokens, {shown}; drop one of the two columns to"
             " choose what to compare at",
         )
-    limit, why = LARGEST, f"above {LARGEST:g}, too large for a loss per token"
-    if vocabulary and logs[0].unit == "nat":
-        limit = math.log(vocabulary) + 1
-        why = f"above ln({vocabulary}) + 1 = {limit:.2f} nat"
     for own, end in zip(logs, ends):
-        for seed, loss in end[end > limit].items():
+        for seed, loss in end[end > LARGEST].items():
             rows = own.rows[own.rows["seed"] == seed]
             row = (rows[rows[axis] == common[-1]] if axis else rows).iloc[-1]
-            raise UserError(
-                f"{row['file']}, line {row['line']}: loss {loss:g} of seed {seed} is {why}; leave"
-                " out the seed if it diverged, or choose another column by --column"
-            )
+            text = f"{row['file']}, line {row['line']}: loss {loss:g} of seed {seed} is above"
+            text += f" {LARGEST:g}, too large for a loss per token; leave out the seed if it"
+            raise UserError(f"{text} diverged, or choose another column by --column")
     stuck = decide.stuck(ends[0].to_numpy(), ends[1].to_numpy())
     names = [own.short or own.name for own in logs]
     names = names if names[0] != names[1] else [own.name for own in logs]

@@ -16,7 +16,6 @@ from jaxtie.options import (
     parse_above_0,
     parse_command,
     parse_path,
-    parse_positive,
     run_command,
 )
 
@@ -39,7 +38,6 @@ Exit status: 0 done, 2 a user's error.
                      have different ones
   --margin NAT       gap that matters, in the unit of the losses (0.01)
   --unpaired         runs of the same seed share nothing, so they are no pairs
-  --vocabulary V     entries of the vocabulary: refuse losses above ln V + 1
   --out DIR          folder for comparison.png, both arms over all common steps, and comparison.json
   --json             print the answer as JSON instead
 """
@@ -47,7 +45,6 @@ Exit status: 0 done, 2 a user's error.
     column: str | None = option()
     margin: float = option(parse_above_0("a gap above 0"), 0.01)
     unpaired: bool = flag()
-    vocabulary: int | None = option(parse_positive)
     out: Path | None = option(parse_path)
     json: bool = flag()
 
@@ -69,7 +66,6 @@ def _run(options: CompareOptions) -> int:
         *arms,
         column=options.column,
         margin=options.margin,
-        vocabulary=options.vocabulary,
         paired=not options.unpaired,
         out=options.out,
     )

@@ -189,13 +189,12 @@ def test_other_configurations_are_refused_in_one_line(tmp_path, change, words):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("", "expected --width and --layers and --vocabulary, or --config FILE"),
+        ("", "expected --width and --layers and --vocabulary, or CONFIG"),
         ("--width 0", "--width"),
         ("--tokens 0", "such as 2e9"),
         ("--width 8 --layers 2 --vocabulary 9 --tokens 0.5", "tokens = 0.5: expected a number of"),
         ("nowhere", "nowhere: no such file or folder"),
         (".", "has no config.json; give --width"),
-        ("a --config b", "--config b: expected one of the two"),
         ("--width 8 --layers 2 --vocabulary 9 --margin nan", "expected a gap above 0"),
         ("--text books/", "--text"),
     ],

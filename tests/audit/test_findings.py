@@ -40,7 +40,7 @@ def test_nan_and_infinities_are_counted(tmp_path):
     bad[3, :2], bad[7, 0] = np.nan, -np.inf
     found = audit_folder(tmp_path, {E: bad}, TIED)
     assert codes(found) == {"not-finite"}
-    assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.main.text
+    assert "2 NaN and 1 infinite values: ids 3, 7." in found.main.text
 
 
 def test_zeros_are_reported(tmp_path):
@@ -55,8 +55,8 @@ def test_zeros_are_reported(tmp_path):
     ("ids", "vocabulary", "words"),
     [
         (range(151_643, 151_663), 151_936, "only 151,643 to 151,662: perhaps added tokens"),
-        ([151_643], 151_936, "only 151,643: perhaps an added token"),
-        (range(43_981, 50_257), 50_257, "the last eighth, 43,981 to 50,256: a shard"),
+        ([151_643], 151_936, "only 151,643: perhaps added tokens"),
+        (range(43_981, 50_257), 50_257, "part 8 of 8, 43,981 to 50,256: a shard"),
         (range(12_566, 18_849), 50_257, "part 3 of 8, 12,566 to 18,848: a shard"),
         ([5, 9, 10, 20, 40], 50_257, "ids 5, 9 to 10, 20 and 1 more"),
     ],

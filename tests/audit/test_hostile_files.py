@@ -582,7 +582,7 @@ def test_byte_flips_of_hdf5(tmp_path):
     )
     content = file.read_bytes()
     starts = [at for at in range(0, len(content), 8) if any(content[at : at + 8])][:400]
-    for i in range(300):
+    for i in range(60):
         flipped = bytearray(content)
         for at in rng.choices(starts, k=rng.choice((1, 3))):
             flipped[at + rng.randrange(8)] = rng.randrange(256)
@@ -606,8 +606,6 @@ def test_many_brackets_in_a_name_take_no_time(tmp_path):
     [
         ("--output", "lm_head.wieght", "nearest: 'lm_head.weight'"),
         ("--input", "embed_tokens", "nearest: 'model.embed_tokens.weight'"),
-        ("--against", "small", "small: its table has shape (100, 16), this one (512, 16)"),
-        ("--against", "nowhere", "nowhere: no such file or folder"),
         ("--adapter", "nowhere", "no such folder"),
         ("--adapter", "small", "holds no adapter_model.safetensors"),
         ("--adapter", "pickled", "is a pickle"),
@@ -628,28 +626,27 @@ def test_names_that_would_break_the_line_are_escaped(capsys):
     assert "a\\nb.embed_tokens" in capsys.readouterr().out
 
 
-def fuzz(kind: str, count: int) -> None:
+KINDS = ("safetensors", "gguf", "json", "keras", "mistral", "adapter", "packed", "orbax")
+
+
+def fuzz(count: int, *kinds: str) -> None:
     """Audit mutated files; an error, an opened file elsewhere or too much memory fails."""
-    script = [sys.executable, ROOT / "tests/helpers/fuzz.py", kind, str(count), Path.cwd()]
+    script = [sys.executable, ROOT / "tests/helpers/fuzz.py", Path.cwd(), str(count), *kinds]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert found["verdicts"] > count / 50 and found["slowest"] < 5 and found["MiB"] < 100, found
+    lines = list(map(json.loads, done.stdout.splitlines()))
+    assert len(lines) == len(kinds)
+    for found in lines:
+        assert found["verdicts"] >= count / 50, found
+        assert found["slowest"] < 5 and found["MiB"] < 100, found
 
 
-KINDS = ("gguf", "json", "keras", "mistral", "adapter", "packed", "orbax")
-
-
-@pytest.mark.parametrize("kind", ["safetensors", *KINDS])
-def test_mutated_files_get_a_verdict_or_one_line(kind):
-    fuzz(kind, 200)
+def test_mutated_files_get_a_verdict_or_one_line():
+    fuzz(50, *KINDS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [("safetensors", 10_000), *((kind, 5_000) for kind in KINDS)],
-)
-def test_thousands_of_mutated_files_get_a_verdict_or_one_line(kind, count):
-    fuzz(kind, count)
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_mutated_files_get_a_verdict_or_one_line(kind):
+    fuzz(10_000 if kind == "safetensors" else 5_000, kind)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -195,12 +194,6 @@ NOTES: dict[str, tuple[Tensors, Mapping[str, Any], repair.How]] = {
         T5 | UNTIED,
         "tie",
     ),
-    "dropped lm_head.weight; every flag says tied; kept model.decoder.embed_tokens.weight,"
-    " model.encoder.embed_tokens.weight, equal to model.shared.weight": (
-        {M: A, H: A, **dict.fromkeys(sorted(SIDES), A)},
-        BART | UNTIED,
-        "tie",
-    ),
 }
 
 
@@ -247,34 +240,6 @@ def with_metadata(path: Path, tensors: Tensors, config: Mapping[str, Any], **met
     write_safetensors(path / "model.safetensors", tensors, json.dumps(header).encode())
     (path / "config.json").write_text(json.dumps(config))
     return path
-
-
-@pytest.mark.parametrize(
-    ("stored", "alias", "config", "how", "code", "names"),
-    [
-        (H, E, TIED, "tie", "once", {E}),
-        (H, E, UNTIED, "tie", "once", {E}),
-        (H, E, TIED, "untie", "untied-copy", {E, H}),
-        (S, "head.weight", TIED, "untie", "untied-copy", {S, "head.weight"}),
-    ],
-)
-def test_names_that_the_metadata_give_to_one_tensor_are_used(
-    stored: str,
-    alias: str,
-    config: Mapping[str, Any],
-    how: repair.How,
-    code: str,
-    names: set[str],
-    tmp_path: Path,
-) -> None:
-    path = with_metadata(
-        tmp_path / "old", {stored: A}, V | config, **{alias: stored, "format": "pt"}
-    )
-    write_repaired(path, tmp_path / "new", how)
-    assert set(bits_of(tmp_path / "new")) == names
-    assert audit(tmp_path / "new").findings[0].code == code
-    metadata = from_mapped(tmp_path / "new" / "model.safetensors")[1]
-    assert metadata["format"] == "pt" and alias not in metadata
 
 
 def test_a_bart_that_was_trained_untied_is_consistent(tmp_path: Path) -> None:
@@ -330,7 +295,12 @@ REFUSED = {
     "NaN": ({E: A * np.nan, H: A}, TIED, "flags", "NaN"),
     "another size": ({E: A, H: PADDED}, TIED | LLAMA, "flags", "cannot repair this"),
     "a scale": ({E: A, H: A * 2}, TIED, "flags", "equal only up to a scale"),
-    "packed": ({E: A, "lm_head.qweight": np.zeros((16, 64), np.int32)}, TIED, "tie", "packed"),
+    "packed": (
+        {E: A, "lm_head.qweight": np.zeros((16, 64), np.int32)},
+        TIED,
+        "tie",
+        "Packed: the output",
+    ),
     "packed, to be copied": ({E: A.astype(np.int8)}, TIED, "untie", "--untie would change"),
     "an encoder": ({E: A}, TIED | {"architectures": ["BertModel"]}, "untie", "No output embedding"),
     "an encoder that lacks its copies": (
@@ -526,7 +496,7 @@ def test_links_of_a_cache_are_copied_as_files(tmp_path: Path) -> None:
     blobs = write(cache / "blobs", [{E: A, H: A}], V | TIED)
     for name in ("model.safetensors", "config.json"):
         (snapshot / name).symlink_to(blobs / name)
-    write_repaired(cache, tmp_path / "new", "tie")
+    write_repaired(snapshot, tmp_path / "new", "tie")
     assert not any(path.is_symlink() for path in (tmp_path / "new").rglob("*"))
     assert set(bits_of(tmp_path / "new")) == {E}
 
@@ -536,33 +506,43 @@ import os, signal, sys
 from pathlib import Path
 from jaxtie.audit import repair
 
-left = int(sys.argv[3])
+flush, write_file = repair._flush, repair._write_file
 
-def dying(do):
-    def do_or_die(*arguments):
-        global left
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-        do(*arguments)
-    return do_or_die
+def die_after(steps, folder):
+    left = steps
 
-repair._flush, repair._write_file = map(dying, (repair._flush, repair._write_file))
-repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]), "tie")
+    def dying(do):
+        def do_or_die(*arguments):
+            nonlocal left
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            do(*arguments)
+        return do_or_die
+
+    repair._flush, repair._write_file = dying(flush), dying(write_file)
+    repair.write_repaired(folder / "old", folder / "new", "tie")
+
+for folder in map(Path, sys.argv[1:]):
+    child = os.fork()
+    if not child:
+        die_after(int(folder.name), folder)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 """
 
 
-# Of three files and six flushes; the last flush follows the folder's new name.
-@pytest.mark.parametrize("steps", [1, 2, 4, 8])
-def test_a_copy_that_is_killed_half_way_does_not_look_finished(steps: int, tmp_path: Path) -> None:
-    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
-    command = [sys.executable, "-c", KILL, str(old), str(tmp_path / "new"), str(steps)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.partial", "old"]
-    with pytest.raises(
-        UserError, match=r"new.partial: an interrupted repair left this folder; rem"
-    ):
-        write_repaired(old, tmp_path / "new", "tie")
+def test_a_copy_that_is_killed_half_way_does_not_look_finished(tmp_path: Path) -> None:
+    """Of three files and six flushes; the last flush follows the folder's new name."""
+    folders = [tmp_path / steps for steps in ("1", "2", "4", "8")]
+    for folder in folders:
+        write(folder / "old", [{E: A, H: A}], V | TIED)
+    subprocess.run([sys.executable, "-c", KILL, *map(str, folders)], check=True)
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == ["new.partial", "old"]
+        left = "new.partial: an interrupted repair left this folder; rem"
+        with pytest.raises(UserError, match=left):
+            write_repaired(folder / "old", folder / "new", "tie")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -583,12 +563,31 @@ def test_a_copy_that_fails_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
+@pytest.mark.parametrize(
+    ("tensors", "config", "options"),
+    [
+        ({E: A, H: B}, TIED, "(--write NEW --flags or --tie)"),
+        ({E: A}, UNTIED, "(--write NEW --tie)"),
+        ({E: A, H: B[:100], "d2t": np.arange(100)}, TIED, "(--write NEW --flags)"),
+        ({E: A, H: SHARD}, TIED, ""),
+        (ENCODER | {S: A, H: B}, T5 | TIED, "(--write NEW --tie)"),
+    ],
+)
+def test_what_to_do_names_the_options_that_repair_it(
+    tensors: Tensors, config: Mapping[str, Any], options: str, tmp_path: Path, capsys: Any
+) -> None:
+    write(tmp_path / "old", [tensors], V | config)
+    assert run_command(tmp_path / "old") == 1
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("to do")]
+    assert line.endswith(options) and ("--write" in line) == bool(options)
+
+
 def test_the_command_says_what_it_wrote_and_ends_with_the_status_of_the_copy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = write(tmp_path / "old", [{E: A, H: B}], V | TIED)
     assert run_command(old, "--write", tmp_path / "new") == 2
-    assert "--tie, --untie, --flags: give one of them" in capsys.readouterr().err
+    assert "expected with one of --tie, --untie and --flags" in capsys.readouterr().err
     assert run_command(old, "--write", tmp_path / "new", "--flags") == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"wrote    {tmp_path / 'new'}: every flag says untied"
@@ -599,11 +598,10 @@ def test_the_command_says_what_it_wrote_and_ends_with_the_status_of_the_copy(
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ("--tie", "--tie needs --write NEW"),
-        ("--write new --tie --flags", "give one of them"),
-        ("--write new --tie --json", "takes one PATH and only --tie"),
-        ("--write new --tie --against old", "takes one PATH and only --tie"),
-        ("other --write new --tie", "--write takes one PATH"),
+        ("--tie", "--write NEW: expected with one of --tie"),
+        ("--write new --tie --flags", "--write NEW: expected with one of --tie"),
+        ("--write new --tie --json", "--write: expected without --adapter, --allow and --json"),
+        ("other --write new --tie", "expected PATH, one checkpoint, not 2: old, other"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -126,11 +126,6 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
         (("tied.csv", "untied.csv", "--column", "val"), "has no column val; --column: one of loss"),
         (("tied.csv", "untied.csv", "--margin", "0"), "expected a gap above 0"),
         (("tied.csv", "untied.csv", "--margin", "nan"), "--margin"),
-        (("tied.csv", "untied.csv", "--vocabulary", "-1"), "--vocabulary"),
-        (
-            ("tied.csv", "untied.csv", "--vocabulary", "8"),
-            "line 2: loss 3.332 of seed 0 is above ln(8)",
-        ),
         (("tied.csv", "untied.csv", "--out", "tied.csv/x"), "tied.csv/x"),
         (("", "untied.csv"), "no such file"),
     ],
@@ -261,7 +256,7 @@ def test_one_seed_each_has_a_plan_from_published_seeds(tmp_path):
 def test_bits_per_byte_stay_and_their_margin_too(tmp_path):
     texts = [finals(own).replace("loss", "val_bpb") for own in ((1.346, 1.347), (1.3275, 1.328))]
     a, b = (write(tmp_path / f"{i}.csv", text) for i, text in enumerate(texts))
-    found = jaxtie.compare(a, b, vocabulary=2)  # of nats
+    found = jaxtie.compare(a, b)
     assert found.gap[1] == pytest.approx(0.01875) and "bit per byte" in found.lines[1]
 
 

@@ -7,7 +7,15 @@ import re
 import pytest
 
 import jaxtie
+from jaxtie.compare import decide
 from jaxtie.config import UserError
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    """The plan of further seeds is not what these tests are about."""
+    monkeypatch.setattr(decide, "DRAWS", 10)
+
 
 # Final losses of three seeds: tied is 0.02 above untied in each, which makes the interval narrow.
 TIED, UNTIED = ("3.320", "3.331", "3.345"), ("3.300", "3.311", "3.325")

@@ -1,7 +1,8 @@
 """Audit mutated files in a process with little memory that may open nothing outside their folder.
 
-python fuzz.py KIND COUNT FOLDER: KIND is safetensors, gguf, json (index and configuration), keras,
-mistral, adapter, packed (MLX, GGUF) or orbax (flat keys).
+python fuzz.py FOLDER COUNT KIND ...: KIND is safetensors, gguf, json (index and configuration),
+keras, mistral, adapter, packed (MLX, GGUF) or orbax (flat keys). Each has a process of its own,
+forked after the imports, and prints a line.
 """
 
 import io
@@ -319,7 +320,7 @@ def memory(field: str) -> int:
 
 def main(kind: str, count: int, folder: Path) -> None:
     made = folder / "made"
-    made.mkdir(exist_ok=True)
+    made.mkdir(parents=True)
     is_armed = False
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
@@ -348,4 +349,10 @@ def main(kind: str, count: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    for name in sys.argv[3:]:
+        child = os.fork()
+        if not child:
+            main(name, int(sys.argv[2]), Path(sys.argv[1], name))
+            sys.exit()
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{name} failed")

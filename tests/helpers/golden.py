@@ -246,7 +246,7 @@ causal.py --arms tied+soft-cap=-1|causal.py --arms untied@100+bias|--sweep ''
     "jaxtie.audit": """
 nowhere|other|empty.safetensors|short.safetensors|list.safetensors|lfs.safetensors|model.onnx
 model.gguf|tables.npz|model.weights.h5|good --input embed_tokens|good --output lm_head.wieght
-good --against nowhere|good --adapter other|good --sideways|good --json
+good --adapter other|good --sideways|good --json
 """,
 }
 PIPES = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
