@@ -86,15 +86,14 @@ class TextOptions:
     """Options of experiments on text."""
 
     TEXT_HELP: ClassVar[str] = """
-  --text PATH               a file (.txt, .md, .jsonl, these also with .gz, .parquet, .arrow), or a
-                            folder of them; may be repeated
+  --text PATH               a file (.txt, .md, .jsonl, these also with .gz, .parquet), or a folder
+                            of them; may be repeated
   --tfds NAME[/CONFIG][:VERSION]
                             a TFDS data set of text instead of files, such as lm1b or wiki40b/en
-  --text-field NAME         the field that has the text (text), in records: of .jsonl, .parquet,
-                            .arrow or a TFDS data set
+  --text-field NAME         the field that has the text (text), in records: of .jsonl, .parquet or a
+                            TFDS data set
   --document UNIT           what a document of a text file is: the file, each line, or what blank
                             lines separate: file, line or blank-line (file)
-  --skip-bad                leave out files that cannot be read as text, and name them
   --vocab FILE              a BERT vocab.txt or a tokenizer.json (trained on the text)
   --vocab-size N            largest size of the vocabulary that is trained
 """
@@ -102,7 +101,6 @@ class TextOptions:
     tfds: str | None = option()
     text_field: str | None = option(str, None, "--tfds-field")
     document: str | None = option(parse_one_of(*DOCUMENTS))
-    skip_bad: bool = flag()
     vocab: Path | None = option(parse_path)
     vocab_size: int | None = option(parse_positive)
 
@@ -210,7 +208,7 @@ COMMON = frozenset(
 )
 WITH_ALL = frozenset(
     "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
-    " skip_bad vocab vocab_size".split()
+    " vocab vocab_size".split()
 )
 
 
