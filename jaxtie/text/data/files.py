@@ -175,7 +175,9 @@ def _search(folder: Path, notes: list[str]) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
-    found, skipped, seen = [], [], set()
+    found: list[Path] = []
+    skipped: list[Path] = []
+    seen = set()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         here = Path(place)
         seen.add(here.resolve())
