@@ -18,7 +18,7 @@ import jaxtie
 from jaxtie.arms import Arm
 from jaxtie.checks import UserError, check, real
 from jaxtie.config import TaskConfig
-from jaxtie.exor.config import DATA_STREAMS, Experiment
+from jaxtie.exor.config import Experiment
 from jaxtie.options import (
     argument,
     flag,
@@ -151,8 +151,6 @@ changes of the experiment (in brackets: the main experiment's values)
   --data-seed SEED          of the split and of the samples (14)
 
 experiments on EXor
-  --data STREAM             per-seed: a stream of samples for each seed, shared by its arms; shared:
-                            one for all seeds (per-seed)
   --zeros P,P               probabilities of X and of Y for a zero (0.1,0.9)
   --ones P,P                probabilities of A and of B for a one (0.5,0.5)
   --all-strings             include the string of ones, which the published code leaves out
@@ -190,7 +188,6 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     record_every: int | None = option(parse_positive)
     eval_every: int | None = option(parse_positive)
     data_seed: int | None = option(parse_from_0)
-    data: str | None = option(parse_one_of(*DATA_STREAMS))
     zeros: tuple[float, float] | None = option(_parse_probabilities)
     ones: tuple[float, float] | None = option(_parse_probabilities)
     all_strings: bool = flag()

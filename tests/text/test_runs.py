@@ -92,15 +92,13 @@ def test_a_masked_model_from_files_to_figures(masked):
         assert expected in summary
 
 
-def test_figures_csv_and_report_of_a_finished_run(masked, monkeypatch):
+def test_figures_and_report_of_a_finished_run(masked, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
-    assert report.main([str(masked), "--csv", "--pdf"]) == 0
+    assert report.main([str(masked), "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
-    header, *lines = (masked / "csv" / "eval_step.csv").read_text().splitlines()
-    assert len(lines) == 2 * 3 and "input_distance_duplicate_9" in header.split(",")
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
     assert len(section.tables) == 2 and "tokens a second" in section.facts
