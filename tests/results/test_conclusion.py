@@ -6,7 +6,6 @@ import xarray as xr
 from made_up import BEST, exor_results
 
 import jaxtie
-from jaxtie.config import Layout
 from jaxtie.exor.conclusion import exor_conclusion
 from jaxtie.results import analysis
 from jaxtie.results.conclusion import answer_picture, gap_sentences, verdict
@@ -247,8 +246,8 @@ def test_a_task_without_a_conclusion_has_the_same_sentences(swept):
     assert table.header[-2:] == ("tied − untied", "tied+bias − untied")
 
 
-def test_members_that_diverge_are_missing_from_then_on(monkeypatch):
-    monkeypatch.setattr(jaxtie.Experiment, "layout", lambda *_: Layout((1,)))  # sooner compiled
+@pytest.mark.slow
+def test_members_that_diverge_are_missing_from_then_on():
     experiment = jaxtie.Experiment(
         steps=200,
         record_every=20,

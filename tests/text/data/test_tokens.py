@@ -99,7 +99,6 @@ COPIES = {
     "spaces at ends of lines": each(
         lambda path, text: path.write_text(text.replace("\n", " \n") + " ")
     ),
-    "UTF-16": each(lambda path, text: path.write_text(text, encoding="utf-16")),
     "Windows-1252": each(lambda path, text: path.write_text(text, encoding="cp1252")),
     "records": as_records,
     "records with a space": lambda folder, texts: as_records(
