@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 WIDE = 32  # width from which one member fills a CPU's vector units
 # The exact distributions of 10 bits take 44 s and 3 GB; of 9 bits in order, more than 10 GB.
 MAX_BITS, MAX_BITS_IN_ORDER = 10, 8
-DATA_STREAMS = ("per-seed", "shared")
 
 
 def _pair(p: float) -> tuple[float, float]:
@@ -104,8 +103,6 @@ class Experiment(TaskConfig):
     Attributes:
       process: distribution of the samples.
       model: body between the embeddings, and the width.
-      data: "per-seed": each seed has its own samples, shared by its arms; "shared": all seeds have
-        the same.
       init_std: the tables start as N(0, init_std²), unless the head sets its own.
       table_decay: factor of the weight decay of the tables, times the head's.
       mask_logit: record the mask's own logit and probability at the masked position.
@@ -120,7 +117,7 @@ class Experiment(TaskConfig):
         "table_decay",
     )
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "data data_seed zeros ones all_strings independent_layers".split()
+        "data_seed zeros ones all_strings independent_layers".split()
     )
     refusal: ClassVar[str] = "reads no text"
     interventions: ClassVar[bool] = True
@@ -140,7 +137,6 @@ class Experiment(TaskConfig):
     process: Process = Process()
     model: Body = Transformer()  # noqa: RUF009, it is frozen
     steps: int = 150_000
-    data: str = "per-seed"
     init_std: float = 1.0
     table_decay: float = 1.0
     mask_logit: bool = False
@@ -169,10 +165,6 @@ class Experiment(TaskConfig):
                 not self.roles or own == Interventions(),
                 f"arm {arm}: gradients by role are of rows without interventions; set roles=False",
             )
-        check(
-            self.data in DATA_STREAMS,
-            f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",
-        )
         check_range(self, "init_std", 0)
         check_range(self, "table_decay", 0)
 

@@ -71,10 +71,6 @@ class ExorTask(task.Task):
             },
         )
 
-    def stream(self, seed: jax.typing.ArrayLike) -> jax.Array:
-        """Return the stream of a seed's samples, or the one that all seeds share."""
-        return task.stream(self.data_seed, seed if self.config.data == "per-seed" else None)
-
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters."""
         tokens = jnp.zeros(self.config.process.length + 1, jnp.int32)

@@ -1,6 +1,5 @@
 """Tables and figures of any task's results: its own, or generic ones. No jax."""
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ from jaxtie.results.tables import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -74,29 +72,6 @@ def plots(results: xr.Dataset) -> dict[str, Picture]:
     """Return the figures by file name, the answer first."""
     own = _own(results, "plots") or scalar_pictures
     return {"answer": answer_picture(conclude(results)), **own(results)}
-
-
-def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":
-    """Return a tidy table for each axis of steps, by the name of the axis.
-
-    It has a row per member and step, and a column per number: of further dimensions, such as pairs
-    of symbols, one for each combination of their labels.
-    """
-    import pandas as pd  # heavy
-
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for name, values in results.data_vars.items():
-        along = next((str(dim) for dim in values.dims if str(dim).endswith("step")), None)
-        if along is None or not {"arm", "seed"} <= set(values.dims):
-            continue
-        of_rows = ["arm", *swept(results), "seed", along]
-        others = [dim for dim in values.dims if dim not in of_rows]
-        labels = itertools.product(*(results[dim].values for dim in others))
-        columns = ["_".join(map(str, (name, *label))) for label in labels]
-        rows = pd.MultiIndex.from_product([results[dim].values for dim in of_rows], names=of_rows)
-        flat = values.transpose(*of_rows, *others).values.reshape(-1, len(columns))
-        parts.setdefault(along, []).append(pd.DataFrame(flat, rows, columns))
-    return {along: pd.concat(own, axis=1) for along, own in parts.items()}
 
 
 def scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:

@@ -265,8 +265,7 @@ class RunFolder:
         So a folder killed at any moment is the earlier run's, perhaps with files missing, or starts
         from step 0.
         """
-        csv = self.path / "csv"
-        for each in (self.checkpoints, self.points, self._records, self.figures, csv):
+        for each in (self.checkpoints, self.points, self._records, self.figures):
             shutil.rmtree(each, ignore_errors=not each.exists())
         for each in (self.summary, self.claims, self.page, self.vocabulary, self.results):
             each.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -20,9 +20,6 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from jaxtie.results.statistics import mean_interval, median_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0", "#a0612f")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
@@ -268,11 +265,3 @@ def save(figure: Figure, folder: Path, name: str, suffixes: Sequence[str] = ("pn
     for path in paths:
         figure.savefig(path)
     return paths[0]
-
-
-def write_frames(frames: "Mapping[str, pd.DataFrame]", folder: Path) -> list[Path]:
-    """Write tidy tables as CSV, one row per observation, the index first; return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv")
-    return [folder / f"{name}.csv" for name in frames]

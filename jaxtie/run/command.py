@@ -18,7 +18,7 @@ import jaxtie
 from jaxtie.arms import Arm
 from jaxtie.checks import UserError, check, real
 from jaxtie.config import TaskConfig
-from jaxtie.exor.config import DATA_STREAMS, Experiment
+from jaxtie.exor.config import Experiment
 from jaxtie.options import (
     argument,
     flag,
@@ -86,15 +86,14 @@ class TextOptions:
     """Options of experiments on text."""
 
     TEXT_HELP: ClassVar[str] = """
-  --text PATH               a file (.txt, .md, .jsonl, these also with .gz, .parquet, .arrow), or a
-                            folder of them; may be repeated
+  --text PATH               a file (.txt, .md, .jsonl, these also with .gz, .parquet), or a folder
+                            of them; may be repeated
   --tfds NAME[/CONFIG][:VERSION]
                             a TFDS data set of text instead of files, such as lm1b or wiki40b/en
-  --text-field NAME         the field that has the text (text), in records: of .jsonl, .parquet,
-                            .arrow or a TFDS data set
+  --text-field NAME         the field that has the text (text), in records: of .jsonl, .parquet or a
+                            TFDS data set
   --document UNIT           what a document of a text file is: the file, each line, or what blank
                             lines separate: file, line or blank-line (file)
-  --skip-bad                leave out files that cannot be read as text, and name them
   --vocab FILE              a BERT vocab.txt or a tokenizer.json (trained on the text)
   --vocab-size N            largest size of the vocabulary that is trained
 """
@@ -102,7 +101,6 @@ class TextOptions:
     tfds: str | None = option()
     text_field: str | None = option(str, None, "--tfds-field")
     document: str | None = option(parse_one_of(*DOCUMENTS))
-    skip_bad: bool = flag()
     vocab: Path | None = option(parse_path)
     vocab_size: int | None = option(parse_positive)
 
@@ -153,8 +151,6 @@ changes of the experiment (in brackets: the main experiment's values)
   --data-seed SEED          of the split and of the samples (14)
 
 experiments on EXor
-  --data STREAM             per-seed: a stream of samples for each seed, shared by its arms; shared:
-                            one for all seeds (per-seed)
   --zeros P,P               probabilities of X and of Y for a zero (0.1,0.9)
   --ones P,P                probabilities of A and of B for a one (0.5,0.5)
   --all-strings             include the string of ones, which the published code leaves out
@@ -192,7 +188,6 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     record_every: int | None = option(parse_positive)
     eval_every: int | None = option(parse_positive)
     data_seed: int | None = option(parse_from_0)
-    data: str | None = option(parse_one_of(*DATA_STREAMS))
     zeros: tuple[float, float] | None = option(_parse_probabilities)
     ones: tuple[float, float] | None = option(_parse_probabilities)
     all_strings: bool = flag()
@@ -210,7 +205,7 @@ COMMON = frozenset(
 )
 WITH_ALL = frozenset(
     "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
-    " skip_bad vocab vocab_size".split()
+    " vocab vocab_size".split()
 )
 
 

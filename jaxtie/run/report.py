@@ -8,9 +8,7 @@ from typing import ClassVar
 
 from jaxtie.config import check
 from jaxtie.options import argument, flag, parse_command, parse_path, run_command
-from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.plots import write_frames
 from jaxtie.run import lifecycle
 from jaxtie.run.page import write_report
 
@@ -26,11 +24,9 @@ Draw the figures and the report of runs again, from their results alone.
 
   DIR ...            folders of finished runs
   --pdf              also draw each panel of the overview by itself, and every figure as PDF
-  --csv              also write the results as tidy CSV, below DIR/csv
 """
     runs: tuple[Path, ...] = argument(parse_path, ())
     pdf: bool = flag()
-    csv: bool = flag()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +41,5 @@ def _report(options: ReportOptions) -> int:
         folder, results = RunFolder(path), lifecycle.load(path)
         written = lifecycle.draw(folder, results, pdf=options.pdf)
         written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
-        if options.csv:
-            written += write_frames(analysis.frames(results), folder.path / "csv")
         print(*written, sep="\n")
     return 0

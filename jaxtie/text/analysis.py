@@ -70,8 +70,9 @@ def text_schema(experiment: "TextExperiment") -> Schema:
 
 def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
     """Return variables of no member: words, schedule, baselines, sizes."""
+    import jax
+
     from jaxtie.training.optimizer import decay_factors, schedule_table
-    from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.tie import count_parameters
 
     prepared, arms, optimizer = experiment.prepared, experiment.arms, experiment.optimizer
@@ -81,8 +82,8 @@ def text_constants(experiment: "TextExperiment") -> dict[str, xr.DataArray]:
         return xr.DataArray(vocabulary[ids].astype(object), dims=dims)
 
     def count(arm: Arm) -> int:
-        carry = carry_shapes(experiment, Variant(arm.untied_from is None, arm.head))
-        return count_parameters(carry.state.params)
+        task = experiment.build(Variant(arm.untied_from is None, arm.head), "cpu")
+        return count_parameters(jax.eval_shape(task.init, jax.random.key(0), {}))
 
     found = {
         f"{name}_loss": xr.DataArray(

@@ -80,7 +80,7 @@ class TextExperiment(TaskConfig):
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "data_seed text tfds text_field document skip_bad vocab vocab_size".split()
+        "data_seed text tfds text_field document vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is a text experiment"
     interventions: ClassVar[bool] = True
@@ -243,7 +243,6 @@ class TextExperiment(TaskConfig):
         given: dict[str, Any] = {
             "field": options.text_field,
             "document": options.document,
-            "skip_bad": options.skip_bad or None,
             "vocab": options.vocab and str(options.vocab),
             "vocab_size": options.vocab_size,
         }

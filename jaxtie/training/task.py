@@ -27,10 +27,10 @@ Item = TypeVar("Item")
 _EXHAUSTED = object()
 
 
-def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> StreamKey:
-    """Return the stream of a seed's samples; `seed` None: the one that all seeds share."""
+def stream(data_seed: int, seed: jax.typing.ArrayLike) -> StreamKey:
+    """Return the stream of a seed's samples."""
     key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
-    return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
+    return jax.random.key_data(jax.random.fold_in(key, seed))
 
 
 def key_at(stream: StreamKey, step: jax.typing.ArrayLike) -> jax.Array:

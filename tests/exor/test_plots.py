@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex
 
 from jaxtie.exor.analysis import is_stuck
 from jaxtie.exor.plots import exor_pictures
-from jaxtie.results.analysis import frames
 from jaxtie.results.plots import COLOURS, FAILS, HOLDS
 
 ARMS = ("tied", "untied", "tied+bias", "untied+bias@50")
@@ -159,22 +158,3 @@ def test_points_of_a_sweep_of_two_fields_stand_side_by_side():
     labels = [text.get_text() for text in axes.get_xticklabels()]
     assert labels == ["0.5, 0", "0.5, 0.1", "0.1, 0", "0.1, 0.1"]
     assert axes.get_xlabel() == "p X, weight decay"
-
-
-def test_frames_have_a_row_for_each_member_and_step():
-    results = exor_results("untied+bias", "tied", p_X=[0.1, 0.5])
-    found = frames(results)
-    members = 2 * 2 * 4
-    lengths = {"step": members * 11, "eval_step": members * 3, "table_step": members * 3}
-    assert {name: len(frame) for name, frame in found.items()} == lengths
-    at = {"arm": "tied", "p_X": 0.5, "seed": 2}
-    for column, step, variable, rest in (
-        ("output_distance_Y_B", {"step": 30}, "output_distance", {"symbol": "Y", "symbol2": "B"}),
-        ("loss", {"step": 30}, "loss", {}),
-        ("log_odds_A-B", {"eval_step": 50}, "log_odds", {"pair": "A-B"}),
-        ("input_table_A_3", {"table_step": 50}, "input_table", {"symbol": "A", "dim": 3}),
-    ):
-        own = at | step
-        (along,) = step
-        value = found[along][column].xs(tuple(own.values()), level=tuple(own)).item()
-        assert value == results[variable].sel(own | rest)

@@ -199,17 +199,6 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained)
     assert (ours["input_distance"][-1] != ours["output_distance"][-1]).any()
 
 
-def test_one_stream_for_all_seeds_or_one_for_each():
-    """The accuracy of the first batch shows it, where initial values are equal."""
-    start = {}
-    for kind in ("per-seed", "shared"):
-        config = dataclasses.replace(SHORT, data=kind)
-        member = make_member(task_of(config=config))
-        accuracy = once(jax.vmap(lambda seed, m=member: m.start(seed, HPARAMS)[2]["accuracy"]))
-        start[kind] = accuracy(jnp.arange(9))
-    assert not np.array_equal(start["per-seed"], start["shared"])
-
-
 def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
     task, sgd = task_of(), optax.sgd(1.0)
 

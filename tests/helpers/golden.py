@@ -186,13 +186,13 @@ class Run(NamedTuple):
 UNTIED = "--arms tied,untied@1000,tied+bias --steps 2000 --seeds "
 SWEPT = "--sweep weight_decay=0,0.1 --sweep p_X=0.1,0.5 --steps 2000 --seeds "
 EXTENDED = "--seeds 4 --steps 300;--seeds 40 --steps 300;--seeds 40 --steps 600"
-SHARED = "--data shared --data-seed 7 --all-strings --independent-layers"
+OTHER_DATA = "--data-seed 7 --all-strings --independent-layers"
 RUNS = {
     "main": Run(MAIN, "--seeds 64 --steps 3000"),
     "ndh": Run(NDH, "--seeds 4 --steps 1000"),
     "ydh": Run(MAIN, "--zeros 1,0 --ones 0.5,0.5 --seeds 4 --steps 1000"),
     "control": Run(CONTROL, "--seeds 4 --steps 1000"),
-    "shared": Run(MAIN, f"{SHARED} --seeds 4 --steps 500"),
+    "other data": Run(MAIN, f"{OTHER_DATA} --seeds 4 --steps 500"),
     "untied": Run(MAIN, UNTIED + "4"),
     "sweep": Run(MAIN, SWEPT + "8"),
     "roles": Run(ROLES, "--arms tied,tied+output-start,untied --seeds 4 --steps 1000"),
@@ -215,7 +215,6 @@ PROGRAMS = {  # experiment, arms, options; each arm is traced alone, so that no 
     "heads": (MAIN, HEADS, ""),
     "roles": (ROLES, ("tied",), ""),
     "control": (CONTROL, ("tied",), ""),
-    "shared": ("Experiment(data='shared')", ("tied",), ""),
     "heads of text": (TEXTS["causal"], ("tied+bert-head", "untied+bias"), BOOK),
 }
 for name, body in BODIES.items():
@@ -231,7 +230,7 @@ LINES = {  # of each command, separated by | or the end of a line
 --seeds 0|--seeds=-3|--seeds 5-2|--seeds a|--seeds 1,1|--seeds ''|--seeds 5-
 --seeds 4294967296-4294967296|--steps 0|--steps 150|--steps 3000000000|--steps 99999999999
 --eval-every 150|--record-every 0|--arms tied,knotted|--arms untied@0|--arms untied@150
---arms tied@100|--arms tied,tied|--arms tied+shuffle=3|--arms ''|--data random|--data-seed=-1
+--arms tied@100|--arms tied,tied|--arms tied+shuffle=3|--arms ''|--data-seed=-1
 --zeros 0.1,0.8|--ones nan,nan|nowhere.py|README.txt|raises.py|broken.py|empty.py|unlikely.py
 leaves.py|misspelt.py|named.py|good.py good.py|--checkpoint-every 0|--coordinator here:4000
 --distributed --coordinator here --process-count 2 --process-index 0|--out finished --dry-run
@@ -266,7 +265,7 @@ FILES = {
     "causal.py": FILE.format("TextExperiment(name='causal', task='causal')"),
     "other/thesis.tex": "years of work",
     "finished/config.json": '{"experiment": {"name": "", "steps": 200000}, "finished": true}',
-    "earlier/config.json": '{"experiment": {"name": "", "data": "shared"}, "finished": true}',
+    "earlier/config.json": '{"experiment": {"name": "", "data_seed": 7}, "finished": true}',
     "damaged/config.json": "{",
     "empty.safetensors": "",
     "short.safetensors": b"\x88\x13" + bytes(6) + b"{",

@@ -1,6 +1,9 @@
 """Committed results give the tables that the run gives; a document is its data."""
 
+import contextlib
+import io
 import re
+import shutil
 from pathlib import Path
 
 import commit
@@ -28,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
 EXPERIMENT, COMMITTED = Path("experiments/small.py"), Path("experiments/data/small.nc")
 DECLARATION = """from jaxtie import Experiment, Process
-experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",), steps=20,
+experiment = Experiment(name="small", process=Process(length=4), arms=("tied+bias",), steps=20,
                         record_every=10, eval_every=10)
 """
 
@@ -169,22 +172,32 @@ def test_outside_of_the_repository_the_command_fails_in_one_line(tmp_path, monke
     assert capsys.readouterr().err == line
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch, capsys) -> xr.Dataset:
-    """Work in a folder with an experiment that was run and committed; return its results."""
-    monkeypatch.chdir(tmp_path)
-    Path("experiments").mkdir()
-    EXPERIMENT.write_text(DECLARATION)
-    text = "<!-- table: distances small -->\n<!-- end of table -->\n"
-    Path("experiments/README.md").write_text(text)
-    Path("README.md").write_text("No tables.\n")
-    monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
-    # compiling takes longer than all the rest, most of all in lanes
-    monkeypatch.setattr(exor, "WIDE", 1)
-    assert command.main([str(EXPERIMENT), *"--seeds 2 --quiet --out run".split()]) == 0
-    assert commit.main(["run"]) == 0
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """Make a folder with an experiment that was run and committed."""
+    folder = tmp_path_factory.mktemp("repository")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("experiments").mkdir()
+        EXPERIMENT.write_text(DECLARATION)
+        text = "<!-- table: distances small -->\n<!-- end of table -->\n"
+        Path("experiments/README.md").write_text(text)
+        Path("README.md").write_text("No tables.\n")
+        patch.setattr(lifecycle, "draw", lambda *_: [])
+        # compiling takes longer than all the rest, most of all in lanes
+        patch.setattr(exor, "WIDE", 1)
+        assert command.main([str(EXPERIMENT), *"--seeds 2 --quiet --out run".split()]) == 0
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert commit.main(["run"]) == 0
     pages = "\n".join((*commit.DOCUMENTS, "experiments/results"))
-    assert capsys.readouterr().out.endswith(f"{COMMITTED}\n{pages}\n")
+    assert out.getvalue().endswith(f"{COMMITTED}\n{pages}\n")
+    return folder
+
+
+@pytest.fixture
+def repository(finished, tmp_path, monkeypatch) -> xr.Dataset:
+    """Work in a copy of that folder; return the committed results."""
+    monkeypatch.chdir(shutil.copytree(finished, tmp_path / "repository"))
     return xr.load_dataset(COMMITTED)
 
 
@@ -217,7 +230,7 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
     assert commit.main(["run"]) == 2
     line = "small.nc: these seeds cannot join its own: they differ in process; "
     assert line in capsys.readouterr().err
-    EXPERIMENT.write_text(DECLARATION.replace("length=5", "length=6"))
+    EXPERIMENT.write_text(DECLARATION.replace("length=4", "length=5"))
     assert commit.main(["run"]) == 2
     line = f"jaxtie: run: differs from {EXPERIMENT} in process.length\n"
     assert capsys.readouterr().err == line

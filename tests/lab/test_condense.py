@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from condense import condense_exor, join_seeds, label_geometry, write_committed
-from drawing import save_small
 from exor_tables import equivalence_table, mask_table
 
 from jaxtie import Experiment, Process, run
 from jaxtie.config import Layout
 from jaxtie.exor.tables import distances_table
-from jaxtie.results import plots
+from jaxtie.run import lifecycle
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def trained(tmp_path_factory):
         mask_logit=True,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "save", save_small)
+        patch.setattr(lifecycle, "draw", lambda *_, **__: [])
         patch.setattr(Experiment, "layout", lambda *_: Layout((1,)))  # compiles sooner
         return run(experiment, out=folder, quiet=True)
 

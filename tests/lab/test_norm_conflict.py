@@ -17,6 +17,7 @@ def runs():
     return Committed(EXPERIMENTS / "data")
 
 
+@pytest.mark.slow  # as the other documents, see test_commit.py
 def test_the_page_is_what_the_script_writes(runs):
     assert lab.page(runs) == lab.PAGE.read_text()
 

@@ -246,6 +246,7 @@ def test_a_task_without_a_conclusion_has_the_same_sentences(swept):
     assert table.header[-2:] == ("tied − untied", "tied+bias − untied")
 
 
+@pytest.mark.slow
 def test_members_that_diverge_are_missing_from_then_on():
     experiment = jaxtie.Experiment(
         steps=200,

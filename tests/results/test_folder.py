@@ -304,7 +304,7 @@ def test_a_run_that_does_not_fit_the_disk_does_not_start(folder):
 
 def test_a_new_run_removes_the_files_of_an_earlier_one(folder):
     folder.append("tied", 0, SEEDS, records_of(0, 2, 3))
-    for name in ("points/width=4/checkpoints", "csv", "figures", "checkpoints/1"):
+    for name in ("points/width=4/checkpoints", "figures", "checkpoints/1"):
         (folder.path / name).mkdir(parents=True)
     for name in ("summary.md", "report.html", "results.nc", "vocab.txt", "points/width=4/x"):
         (folder.path / name).write_text("old")

@@ -4,7 +4,6 @@ from functools import partial
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 import xarray as xr
 from matplotlib.axes import Axes
@@ -17,7 +16,6 @@ from jaxtie.results.plots import (
     draw_all,
     finish_axes,
     with_overview,
-    write_frames,
 )
 from jaxtie.results.statistics import median_interval
 
@@ -93,9 +91,3 @@ def test_colours_differ_for_eight_arms_and_repeat_for_more():
     colours, names = zip(*coloured(range(len(COLOURS) + 2)))
     assert names == tuple(map(str, range(len(COLOURS) + 2)))
     assert colours == (*COLOURS, *COLOURS[:2]) and len({*colours[:8]}) == 8
-
-
-def test_frames_are_written_as_csv(tmp_path):
-    index = pd.MultiIndex.from_product([["tied"], [0, 1]], names=["arm", "seed"])
-    (path,) = write_frames({"steps": pd.DataFrame({"loss": [0.5, 0.25]}, index)}, tmp_path / "csv")
-    assert path.read_text() == "arm,seed,loss\ntied,0,0.5\ntied,1,0.25\n"

@@ -81,7 +81,6 @@ BAD = [
     ("--arms untied+tie-rows=mask@300", "rows are tied from start to end; leave out @STEP"),
     ("--arms tied+untie-rows=mask+output-start", "leave out +output-start"),
     ("causal.py --text README.txt --arms tied+untie-rows=labels", "no rows 'labels' on text;"),
-    ("--data random", "--data: 'random': expected one of per-seed, shared"),
     ("--data-seed=-1", "--data-seed: '-1': expected an integer of at least 0"),
     ("--data-seed 4294967296", "data_seed = 4294967296: expected an integer in 0...4294967295"),
     ("--zeros 0.1,0.8", "--zeros: '0.1,0.8': expected two probabilities that sum to 1"),

@@ -95,7 +95,7 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     assert files(folder) == before
 
 
-def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, monkeypatch, capsys):
+def test_figures_are_made_again_from_the_results(finished, tmp_path, monkeypatch, capsys):
     """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
@@ -105,18 +105,13 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
         return {name: every(results)[name] for name in ("accuracy", "stuck")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
-    assert report.main([str(folder), "--csv", "--pdf"]) == 0
+    assert report.main([str(folder), "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png stuck.png report.html step.csv eval_step.csv table_step.csv"
+    names = "answer.png accuracy.png stuck.png report.html"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
     assert pdf == {"answer", "accuracy", "stuck"}
-    header, first, *_ = (folder / "csv" / "step.csv").read_text().splitlines()
-    values = dict(zip(header.split(","), first.split(","), strict=True))
-    at = {"arm": "tied", "seed": 0, "step": 0, "symbol": "X", "symbol2": "Y"}
-    expected = lifecycle.load(folder)["input_distance"].sel(at)
-    np.testing.assert_allclose(float(values["input_distance_X_Y"]), expected, rtol=1e-6)
 
 
 def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished, tmp_path, capsys):

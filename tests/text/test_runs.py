@@ -92,15 +92,13 @@ def test_a_masked_model_from_files_to_figures(masked):
         assert expected in summary
 
 
-def test_figures_csv_and_report_of_a_finished_run(masked, monkeypatch):
+def test_figures_and_report_of_a_finished_run(masked, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
-    assert report.main([str(masked), "--csv", "--pdf"]) == 0
+    assert report.main([str(masked), "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
-    header, *lines = (masked / "csv" / "eval_step.csv").read_text().splitlines()
-    assert len(lines) == 2 * 3 and "input_distance_duplicate_9" in header.split(",")
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
     assert len(section.tables) == 2 and "tokens a second" in section.facts
@@ -128,7 +126,7 @@ def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
 def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
-    folder = finished_run(place, tmp_path / "run", name="text_clm")
+    folder = finished_run(place, tmp_path / "run", "--arms", "tied", name="text_clm")
     found = RunFolder(folder).load()
     assert found["kind"].values.tolist() == ["random"]
     perplexity = found["perplexity"]
@@ -153,14 +151,14 @@ def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tm
 
 def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, monkeypatch):
     """With its own vocabulary, even without the cache: another version may train another one."""
-    options = "--steps", "60", "--arms", "tied,untied@20"
-    grown = tmp_path / "grown"
-    shutil.copytree(masked, grown)
-    once = finished_run(place, tmp_path / "once", *options)
+    folder = shutil.copytree(masked, tmp_path / "grown")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tokens, "train_vocabulary", None)
-    finished_run(place, grown, *options)
-    assert results(grown).identical(results(once))
+    grown, short = results(finished_run(place, folder, "--steps", "60")), results(masked)
+    up_to_40 = {"step": slice(40), "eval_step": slice(40)}
+    assert grown.sel(up_to_40).identical(short)
+    loss = grown["valid_loss"]
+    assert (loss.sel(eval_step=60) < loss.sel(eval_step=40)).all()
 
 
 def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):

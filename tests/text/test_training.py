@@ -55,12 +55,12 @@ def small(place: Any, name: str, **changes: Any) -> TextExperiment:
 
 @pytest.fixture(scope="module")
 def masked(place) -> TextExperiment:
-    return small(place, "text_mlm", buckets=(16,))
+    return small(place, "text_mlm", buckets=(16,), contexts=0)  # sooner compiled
 
 
 @pytest.fixture(scope="module")
 def causal(place) -> TextExperiment:
-    return small(place, "text_clm", arms=("tied", *HEADS))
+    return small(place, "text_clm", arms=HEADS)
 
 
 def engine_of(config: TextExperiment, devices: int = 1) -> RowEngine:
@@ -106,7 +106,7 @@ def test_two_devices_share_a_batch(masked):
     for count in (1, 2):
         engine = engine_of(masked, devices=count)
         assert engine.mesh.size == count
-        found.append(losses_of(train(engine, "untied", 20)))
+        found.append(losses_of(train(engine, "tied", 20)))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
@@ -283,7 +283,7 @@ def task_of(config: TextExperiment, name: str) -> TextTask:
 
 def test_arms_of_a_seed_share_initial_values_and_batches(causal, heads):
     """Bit for bit, moments included, except for the parameters that a head adds."""
-    plain = heads[1]["tied"].after[0].states
+    plain = heads[1]["tied+half-swap+input-gradient=0"].after[0].states  # adds none
     for name, arm in heads[1].items():
         assert arm.losses[-1] < arm.losses[0], name
         own_stream = stream(causal.data_seed, np.uint32(SEED))
@@ -333,7 +333,7 @@ def batch_of(task: TextTask, rows: np.ndarray) -> Targets:
     return task.batch(stream(0, 0), {}, 0, rows)
 
 
-@pytest.mark.parametrize("name", ["tied", *(name for name in HEADS if "@" not in name)])
+@pytest.mark.parametrize("name", [name for name in HEADS if "@" not in name])
 def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
     """Step by step on the seed's batches, with the gradient that JAX takes of the formula."""
     (engine, found), head, task = heads, Arm.parse(name).head, task_of(causal, "tied")

@@ -230,7 +230,6 @@ OTHERS = {
     "untied": Experiment(arms=("untied",)),
     "head": Experiment(arms=("tied+half-swap",)),
     "records": SHORT,
-    "one stream": Experiment(data="shared"),
 }
 
 

@@ -87,7 +87,6 @@ def corpus_of(options: TextOptions) -> Corpus:
         tfds=options.tfds,
         field=options.text_field or Corpus.field,
         document=options.document,
-        skip_bad=options.skip_bad,
         vocab=str(options.vocab) if options.vocab else None,
         vocab_size=options.vocab_size or VOCAB_SIZE,
         form="sentences",

@@ -34,7 +34,6 @@ class Corpus:
         documents of a causal model, sentences of a masked one, as published.
       split_key: what decides in which split a document is: "words", so that its copies in other
         files, encodings, line ends and white space follow it; or "bytes", as before 2026-11-28.
-      skip_bad: leave out files that cannot be read, instead of refusing all.
     """
 
     paths: tuple[str, ...] = ()
@@ -45,7 +44,6 @@ class Corpus:
     split_seed: int = 42
     documents_to_split: int = 10
     document: str | None = None
-    skip_bad: bool = False
     form: str | None = None
     split_key: str = "words"
 
@@ -69,11 +67,10 @@ class Corpus:
         )
         if self.document == "file":
             object.__setattr__(self, "document", None)
-        for name in ("document", "skip_bad"):
-            check(
-                not (self.tfds and getattr(self, name)),
-                f"--{name.replace('_', '-')}: expected with files, not with --tfds",
-            )
+        check(
+            not (self.tfds and self.document),
+            "--document: expected with files, not with --tfds",
+        )
         check_positive_integers(self, "vocab_size", "documents_to_split")
         check(
             100 <= self.vocab_size <= 2**20,

@@ -1,12 +1,12 @@
 """Read text files as documents, paragraphs and sentences.
 
-In memory are a piece or a record, of UTF-16 the file.
+In memory is a piece or a record.
 
 The name of a file says how it is read: as text (`.txt`, `.md`), or as records with a field of text
-(`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
-UTF-16 with a byte order mark; a line that is neither is read as Windows-1252. Lines end in LF, CRLF
-or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or paragraph of more than
-`PIECE` bytes is cut, since some corpora are a single line. ../README.md says which files are read.
+(`.jsonl`, `.parquet`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8; another line is
+read as Windows-1252. Lines end in LF, CRLF or CR; a byte order mark is dropped. Blank lines end a
+paragraph. A line or paragraph of more than `PIECE` bytes is cut, since some corpora are a single
+line. ../README.md says which files are read.
 """
 
 import codecs
@@ -33,13 +33,13 @@ from jaxtie.text.data.config import Corpus
 PIECE = 2**16  # bytes of a line, characters of a paragraph
 LONGEST_WORD = 2**20  # bytes without any white space
 LONGEST_RECORD = 2**26  # bytes of a line of .jsonl
+RECORDS_AT_A_TIME = 1024  # of .parquet
 LONG_LINE = 120  # mean bytes; lines of a paragraph are shorter
 SHOWN_NAMES = 3  # names in a message
 LINES = "long lines and no blank ones; if each line is a document, add --document line"
 _BLANKS = b" \t\r\v\f"
-_TEXT, _RECORDS = (".txt", ".md"), (".jsonl", ".parquet", ".arrow")
-_EXPECTED = "expected .txt, .md, .jsonl (each may end in .gz), .parquet or .arrow"
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_TEXT, _RECORDS = (".txt", ".md"), (".jsonl", ".parquet")
+_EXPECTED = "expected .txt, .md, .jsonl (each may end in .gz) or .parquet"
 _ABOUT_RECORDS = ("readme", "license", "licence")  # files of these names say what records are
 
 # A full stop behind one of these does not end a sentence, nor does one behind an initial.
@@ -101,7 +101,7 @@ class Files(NamedTuple):
 
 def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
     """Find and hash the files of a corpus; UserError if one cannot be read."""
-    found, notes = find_files(corpus.paths, corpus.skip_bad)
+    found, notes = find_files(corpus.paths)
     kinds = {kind_of(path) in _RECORDS for path in found}
     check(
         corpus.field == Corpus.field or True in kinds,
@@ -111,23 +111,11 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
         not corpus.document or False in kinds,
         f"--document {corpus.document}: {found[0]}: a record is a document; leave it out",
     )
-    files = Files([], [], corpus, notes)
+    hashes = []
     for i, path in enumerate(found):
         say(f"looking at file {i + 1:,} of {len(found):,}")
-        try:
-            files.hashes.append(_hash(path))
-            files.paths.append(path)
-        except UserError as error:
-            _refuse_or_skip(error, corpus.skip_bad, len(found), notes)
-    return files
-
-
-def _refuse_or_skip(error: UserError, skip_bad: bool, count: int, notes: list[str]) -> None:
-    """Raise a file's error, or note it if bad files are skipped."""
-    if not skip_bad:
-        hint = "; or leave such files out by --skip-bad" if count > 1 else ""
-        raise UserError(f"{error}{hint}") from error
-    notes.append(f"skipped, {error}")
+        hashes.append(_hash(path))
+    return Files(found, hashes, corpus, notes)
 
 
 def _hash(path: Path) -> str:
@@ -142,8 +130,6 @@ def _readable(path: Path) -> Iterator[None]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or cache.in_one_line(error)
         raise UserError(f"{path}: cannot be read ({reason}); nothing was prepared") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is damaged UTF-16 ({error.reason}); convert it again") from error
 
 
 def kind_of(path: Path) -> str:
@@ -154,7 +140,7 @@ def kind_of(path: Path) -> str:
     return "" if is_packed or kind not in (*_TEXT, *_RECORDS) else kind
 
 
-def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path], list[str]]:
+def find_files(paths: Iterable[str]) -> tuple[list[Path], list[str]]:
     """List the named files, and those below named folders that are text by their names, once each.
 
     Returns:
@@ -162,7 +148,7 @@ def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path]
 
     Raises:
       UserError: if one is missing, holds no text by its name, or is no regular file or folder, or
-        if a folder below one cannot be read, unless such ones are skipped.
+        if a folder below one cannot be read.
     """
     files: dict[Path, Path] = {}
     notes: list[str] = []
@@ -170,7 +156,7 @@ def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path]
         check_path(path)
         found = [path]
         if path.is_dir():
-            found = _search(path, notes, skip_bad)
+            found = _search(path, notes)
         else:
             check(bool(kind_of(path)), f"{path}: is no text by its name; {_EXPECTED}")
         files |= {each.resolve(): each for each in found}
@@ -183,62 +169,43 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + more
 
 
-def _below(folder: Path, refuse: Callable[[OSError], None]) -> tuple[list[Path], list[Path]]:
-    """Return all files below a folder, and the hidden names, which are skipped."""
+def _search(folder: Path, notes: list[str]) -> list[Path]:
+    """List the files below a folder that are text by their names; note which are skipped."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
     found: list[Path] = []
-    hidden: list[Path] = []
+    skipped: list[Path] = []
     seen = set()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         here = Path(place)
-        hidden += [here / name for name in (*folders, *names) if name[0] == "."]
         seen.add(here.resolve())
+        skipped += [here / name for name in folders if name[0] == "."]
         folders[:] = sorted(
             name for name in folders if name[0] != "." and (here / name).resolve() not in seen
         )
-        found += [here / name for name in names if name[0] != "."]
-    return sorted(found), sorted(hidden)
-
-
-def _search(folder: Path, notes: list[str], skip_bad: bool) -> list[Path]:
-    """List the files below a folder that are text by their names; note which are not."""
-
-    def refuse(error: OSError) -> None:
-        unread = UserError(f"{error.filename}: cannot be read ({error.strerror})")
-        _refuse_or_skip(unread, skip_bad, 2, notes)
-
-    below, hidden = _below(folder, refuse)
-    # Arrow files of these names hold results that the library `datasets` keeps to save time.
-    found = [
-        each
-        for each in below
-        if kind_of(each) and each.is_file() and not re.match(r"cache-.*\.arrow$", each.name)
-    ]
-    unique: dict[Path, Path] = {}  # of a file and links to it the first
-    for each in found:
-        unique.setdefault(each.resolve(), each)
+        for path in (here / name for name in names):
+            is_text = path.name[0] != "." and kind_of(path) and path.is_file()
+            (found if is_text else skipped).append(path)
     with_records = {above for each in found if kind_of(each) in _RECORDS for above in each.parents}
-    about = [
+    about = {
         each
         for each in found
         if each.parent in with_records
         and kind_of(each) not in _RECORDS
         and each.name.lower().split(".")[0] in _ABOUT_RECORDS
-    ]
-    others = [each.name for each in below if each not in {*found}]
-    found = [each for each in unique.values() if each not in {*about}]
-    check(bool(found), f"{folder}: holds no text by its name; {_EXPECTED}")
-    kinds = Counter(map(kind_of, found))
-    hidden = [each for each in hidden if each.is_dir() or kind_of(each)]
-    skipped = (
-        ("what is no text by its name", others),
-        ("what is about records", [each.name for each in about]),
-        ("what is hidden", [str(each.relative_to(folder)) for each in hidden]),
-    )
-    said = "".join(f"; skips {what}: {_some(names)}" for what, names in skipped if names)
-    if said or len(kinds) > 1:
+    }
+    unique: dict[Path, Path] = {}  # of a file and links to it the first
+    for each in sorted({*found} - about):
+        unique.setdefault(each.resolve(), each)
+    check(bool(unique), f"{folder}: holds no text by its name; {_EXPECTED}")
+    kinds = Counter(map(kind_of, unique.values()))
+    others = [str(each.relative_to(folder)) for each in sorted({*skipped, *about})]
+    if others or len(kinds) > 1:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-        notes.append(f"{folder}: reads {counts}{said}")
-    return found
+        notes.append(f"{folder}: reads {counts}" + f"; skips {_some(others)}" * bool(others))
+    return list(unique.values())
 
 
 def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
@@ -247,54 +214,42 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
     The first time they are read to check and count them; `folder` keeps the counts.
     """
     files = look_at(corpus, cache.now_and_then(say))
-    name = cache.key(files.key, corpus.skip_bad, "keys of good files", corpus.form == "documents")
+    name = cache.key(files.key, "words of files")
     counts = cache.once(folder / name, lambda _, say: _check(files, say), say)
     notes, words = (*files.notes, *counts.pop("notes")), counts.pop("words")
-    good = [
-        (path, content, (content if corpus.split_key == "bytes" else own).encode())
-        for path, content, own in zip(files.paths, files.hashes, words)
-        if own
-    ]
-    return Source(
-        files.key,
-        counts.pop("documents"),
-        counts,
-        lambda: itertools.chain.from_iterable(_read(*each, corpus, Reading()) for each in good),
-        notes,
-    )
+    keys = files.hashes if corpus.split_key == "bytes" else words
+
+    def read() -> Iterator[DocumentPart]:
+        for path, content, own in zip(files.paths, files.hashes, keys, strict=True):
+            yield from _read(path, content, own.encode(), corpus, Reading())
+
+    return Source(files.key, counts.pop("documents"), counts, read, notes)
 
 
 def _check(files: Files, say: Say) -> dict[str, Any]:
-    """Read all files once and count; refuse or list bad ones."""
+    """Read all files once and count; UserError if one is no text."""
     total: Counter[str] = Counter()
-    notes: list[str] = []
-    words: list[str] = []  # hash of each file's; "" if it is bad
+    words = []  # hash of each file's
     remarks: dict[str, list[str]] = {}
     for i, (path, expected) in enumerate(zip(files.paths, files.hashes)):
         reading, own = Reading(), hashlib.sha256()
-        try:
-            for part in _read(path, expected, b"", files.corpus, reading):
-                own.update(_words(part.text))
-                say(
-                    f"reading file {i + 1:,} of {len(files.paths):,},"
-                    f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
-                )
-        except UserError as error:
-            _refuse_or_skip(error, files.corpus.skip_bad, len(files.paths), notes)
-            words.append("")
-        else:
-            words.append(own.hexdigest())
-            total.update(vars(reading), files=1)
-            for remark, what in _remarks(path, reading, files.corpus):
-                remarks.setdefault(remark, []).append(what)
+        for part in _read(path, expected, b"", files.corpus, reading):
+            own.update(_words(part.text))
+            say(
+                f"reading file {i + 1:,} of {len(files.paths):,},"
+                f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
+            )
+        words.append(own.hexdigest())
+        total.update(vars(reading))
+        for remark, what in _remarks(path, reading, files.corpus):
+            remarks.setdefault(remark, []).append(what)
     if not total["documents"]:
         raise UserError(f"{', '.join(files.corpus.paths)}: no text at all in what is given")
-    notes += [f"{_some(paths)}: {remark}" for remark, paths in remarks.items()]
     return {
         "documents": total["documents"],
-        "files": total["files"],
+        "files": len(files.paths),
         "documents_are": _documents_are(files),
-        "notes": notes,
+        "notes": [f"{_some(paths)}: {remark}" for remark, paths in remarks.items()],
         "words": words,
     }
 
@@ -354,12 +309,8 @@ def _read(
 
 def read_records(path: Path, field: str, reading: Reading) -> Iterator[str]:
     """Yield the text of each record that has one; UserError if the field holds something else."""
-    if kind_of(path) == ".jsonl":
-        records = _read_json_lines(path, reading)
-    else:
-        from jaxtie.text.data.arrow import read_arrow  # heavy
-
-        records = read_arrow(path, field, kind_of(path))
+    is_json = kind_of(path) == ".jsonl"
+    records = _read_json_lines(path, reading) if is_json else _read_parquet(path, field)
     for where, record in records:
         text = record.get(field) if field in record else 0
         if text is None or (isinstance(text, str) and not text.strip()):
@@ -392,13 +343,35 @@ def _read_json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, dict[s
             yield where, record
 
 
+def _read_parquet(path: Path, field: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the fields of each record: `field`, or all if there is none of its name.
+
+    Raises:
+      UserError: if the file is damaged, or has two columns of that name.
+    """
+    import pyarrow as pa  # heavy
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as opened:
+            count = opened.schema_arrow.names.count(field)
+            check(count < 2, f"{path}: has {count} columns {field!r}; rename all but one")
+            number = itertools.count(1)
+            for batch in opened.iter_batches(RECORDS_AT_A_TIME, columns=[field] * count or None):
+                yield from ((f"record {next(number):,}", each) for each in batch.to_pylist())
+    except UserError:  # a ValueError
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = cache.in_one_line(error)
+        raise UserError(f"{path}: cannot be read as .parquet ({reason})") from error
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a file as bytes of UTF-8, or of an unknown encoding; UserError if it is damaged."""
+    """Open a file, unpacked, as bytes; UserError if it is damaged."""
     is_packed = path.suffix.lower() == ".gz"
     with _readable(path), gzip.open(path) if is_packed else path.open("rb") as file:
-        is_utf16 = file.peek(2)[:2] in _UTF16
-        yield io.BytesIO(file.read().decode("utf-16").encode()) if is_utf16 else file
+        yield file
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
@@ -409,8 +382,8 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
             reading.bytes += len(part)
             if b"\0" in part:
                 raise UserError(
-                    f"{path}: holds NUL bytes, so it is no text in UTF-8, Windows-1252 or UTF-16"
-                    " with a byte order mark; convert it"
+                    f"{path}: holds NUL bytes, so it is no text in UTF-8 or Windows-1252;"
+                    " convert it"
                 )
             line, rest = rest + (part.removeprefix(codecs.BOM_UTF8) if first else part), b""
             first = False

@@ -39,10 +39,10 @@ def random_document(rng: np.random.Generator, size: int) -> str:
 
 
 def test_every_byte_comes_back(tmp_path, cache):
-    """Of twelve megabytes; rows are whole documents, and each is in one split."""
+    """Rows are whole documents, and each is in one split."""
     rng, folder = np.random.default_rng(0), tmp_path / "corpus"
     folder.mkdir()
-    texts = [random_document(rng, draws(20_000)) for _ in range(12)]
+    texts = [random_document(rng, draws(4_000)) for _ in range(12)]
     texts[3] = "\n\n One.\r\n \r\n\tTwo.  \n\n\n"
     texts[4] = "Word " * 60_000 + "\n"
     for i, text in enumerate(texts):
@@ -118,9 +118,9 @@ print(sha256(train_bpe(texts, 400)).hexdigest())
 def test_the_same_text_gives_the_same_file():
     """In every process, though all words are as frequent as each other."""
     options = {"stdout": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen([sys.executable, "-c", MANY_TIES], **options) for _ in range(3)]
-    first, *others = [process.communicate()[0] for process in started]
-    assert [first] * 2 == others and len(first) == 65
+    started = [subprocess.Popen([sys.executable, "-c", MANY_TIES], **options) for _ in range(2)]
+    first, other = [process.communicate()[0] for process in started]
+    assert first == other and len(first) == 65
 
 
 def test_forms_follow_the_objective():

@@ -80,7 +80,6 @@ def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, me
         (Corpus, {"tfds": "b", "split_seed": -1}, "split_seed = -1: expected an integer"),
         (Corpus, {"paths": ("a",), "tfds": "b"}, "either files and folders or the name of a TFDS"),
         (Corpus, {"tfds": "b", "document": "line"}, "--document: expected with files"),
-        (Corpus, {"tfds": "b", "skip_bad": True}, "--skip-bad: expected with files"),
         (Corpus, {"document": "page"}, "document = 'page': expected one of file, line"),
         (TextExperiment, {"objective": "other"}, "objective = 'other': expected one of"),
         (TextExperiment, {"words": 2}, "at least 3"),

@@ -99,7 +99,6 @@ COPIES = {
     "spaces at ends of lines": each(
         lambda path, text: path.write_text(text.replace("\n", " \n") + " ")
     ),
-    "UTF-16": each(lambda path, text: path.write_text(text, encoding="utf-16")),
     "Windows-1252": each(lambda path, text: path.write_text(text, encoding="cp1252")),
     "records": as_records,
     "records with a space": lambda folder, texts: as_records(
@@ -181,9 +180,9 @@ def test_the_same_text_gives_the_same_vocabulary():
     """In every process, though all words are as frequent as each other, and so are most merges."""
     command = [sys.executable, "-c", MANY_TIES, "150"]
     options = {"stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-    started = [subprocess.Popen(command, **options) for _ in range(3)]
-    first, *others = [process.communicate()[0].split() for process in started]
-    assert [first] * 2 == others and len(first) == 150
+    started = [subprocess.Popen(command, **options) for _ in range(2)]
+    first, other = [process.communicate()[0].split() for process in started]
+    assert first == other and len(first) == 150
     letters = "abcdefghijt"  # no accents are left, and a Chinese character is a word
     expected = {*letters, ".", "\u65e5", "\u672c"} | {f"##{letter}" for letter in letters}
     assert first[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
