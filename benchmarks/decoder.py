@@ -6,9 +6,9 @@
 Rows of random tokens, without padding; both sides predict every token from those before it, with
 the same numbers of parameters and AdamW on all of them. PyTorch has `scaled_dot_product_attention`
 and the fused AdamW, as it is and compiled; on a GPU both multiply matrices of bfloat16, and jaxtie
-has what `jaxtie run` has there: options that give the same bits again, attention by cuDNN, logits
-in large blocks, several steps of a call. `--plain` leaves these out. Each side trains in a process
-of its own with every core; they take turns, a few seconds each.
+has what `jaxtie run` has there: options that give the same bits again, and logits in large blocks.
+`--plain` leaves these out. Each side trains in a process of its own with every core; they take
+turns, a few seconds each.
 """
 
 import argparse
@@ -41,9 +41,8 @@ def time_jaxtie(own: argparse.Namespace) -> tuple[float, float, int]:
     from jaxtie.config import Decoder, Head, Optimizer
     from jaxtie.models.language_model import TextModel, build_body
     from jaxtie.text import masking
-    from jaxtie.training.devices import REPEATABLE, flash_attention, start_jax
+    from jaxtie.training.devices import REPEATABLE, start_jax
     from jaxtie.training.optimizer import make_optimizer
-    from jaxtie.training.row_engine import AT_ONCE
     from jaxtie.tying.cross_entropy import block_size
     from jaxtie.tying.linen import make_embedding
     from jaxtie.tying.tie import count_parameters
@@ -52,37 +51,33 @@ def time_jaxtie(own: argparse.Namespace) -> tuple[float, float, int]:
     platform = jax.default_backend()
     dtype = None if platform == "cpu" else jax.numpy.bfloat16
     suited = "cpu" if own.plain else platform
-    attention = flash_attention(suited, own.width // own.heads)
     options = {} if own.plain else dict(REPEATABLE.get(platform, {}))
     embedding = make_embedding(
         Head(), own.vocabulary, own.width, tied=False, init_std=0.02, matmul_dtype=dtype
     )
     sizes = Decoder(layers=own.layers, heads=own.heads, width=own.width)
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.1, b2=0.99, eps=1e-8))
-    model = TextModel(embedding, build_body(sizes, dtype=dtype, attention=attention))
+    model = TextModel(embedding, build_body(sizes, dtype=dtype))
 
     def ask(_, tokens):
         return masking.next_tokens(tokens, padding=PAD)
 
     start, step = make_member(model, optimizer, ask, block_size(suited, own.vocabulary))
-    at_once, losses = AT_ONCE[suited], np.zeros(1)
+    loss = np.zeros(())
     state = jax.jit(start)(jax.random.key(0))
 
-    def several(state, batches):
-        return jax.lax.scan(lambda state, tokens: step(state, tokens, None), state, batches)
+    call = jax.jit(lambda *own: step(*own, None), donate_argnums=0, compiler_options=options)
 
-    call = jax.jit(several, donate_argnums=0, compiler_options=options)
-
-    def one(batches: np.ndarray) -> None:
-        nonlocal state, losses
-        state, losses = call(state, batches)
+    def one(batch: np.ndarray) -> None:
+        nonlocal state, loss
+        state, loss = call(state, batch)
 
     def finish() -> None:
-        assert np.isfinite(losses).all()
+        assert np.isfinite(loss)
 
-    made = list(np.stack(make_batches(own)).reshape(-1, at_once, own.batch, own.context))
+    made = make_batches(own)
     one(made[0])
-    check_loss(float(losses[0]), own.vocabulary)
+    check_loss(float(loss), own.vocabulary)
     return *clock(one, finish, made, own.seconds), count_parameters(state.params)
 
 

@@ -41,7 +41,7 @@ class ExorTask(task.Task):
         super().__init__(config, variant)
         self.data_seed = config.process.data_seed
         self.at_once = CONTEXTS_AT_ONCE if platform == "cpu" else CONTEXTS_AT_ONCE_ACCELERATED
-        self.model = build_model(config, variant, accelerated=platform != "cpu")
+        self.model = build_model(config, variant)
         untied_rows = self.model.embedding.untied_rows
         self.intervened = variant.head.interventions, untied_rows, data.EXOR_ROW_SETS
         self.pairs = [PAIR_IDS[pair] for pair in config.process.pairs]
@@ -138,8 +138,8 @@ class ExorTask(task.Task):
         }
 
 
-def build_model(config: "Experiment", variant: Variant, *, accelerated: bool = False) -> MaskedLM:
-    """Return the model of a variant; `accelerated`: laid out for a GPU or TPU."""
+def build_model(config: "Experiment", variant: Variant) -> MaskedLM:
+    """Return the model of a variant."""
     embedding = make_embedding(
         variant.head,
         data.VOCABULARY,
@@ -147,7 +147,7 @@ def build_model(config: "Experiment", variant: Variant, *, accelerated: bool = F
         tied=variant.tied,
         row_sets=data.EXOR_ROW_SETS,
     )
-    return MaskedLM(embedding, build_body(config.model, accelerated=accelerated), data.MASK)
+    return MaskedLM(embedding, build_body(config.model), data.MASK)
 
 
 @functools.lru_cache(8)  # a run asks for its own many times, and they take a while

@@ -15,45 +15,36 @@ import jax.numpy as jnp
 from jaxtie.config import LSTM, Body, Decoder, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
-from jaxtie.models.transformer import (
-    Attention,
-    CausalTransformerBody,
-    DecoderBody,
-    TransformerBody,
-)
+from jaxtie.models.transformer import CausalTransformerBody, DecoderBody, TransformerBody
 from jaxtie.tying.linen import Embedding
 
 
 def build_body(
     sizes: Body,
     *,
-    accelerated: bool = False,
     causal: bool = False,
     dtype: jax.typing.DTypeLike | None = None,
-    attention: Attention = None,
 ) -> nn.Module:
     """Return a body of these sizes.
 
     Args:
       sizes: a `Decoder` is causal.
-      accelerated: of an LSTM: as few and large operations, for GPU and TPU.
       causal: of a `Transformer`: a `CausalTransformerBody`, otherwise PyTorch's encoder.
       dtype: round the operands of a transformer's matrix products to it (bfloat16 on accelerators);
         norms and loss stay float32.
-      attention: of a causal body, see `attend_causally`.
     """
     match sizes:
         case Decoder():
             stds = sizes.gated, sizes.weight_std, sizes.end_std
             own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
-            return DecoderBody(*own, *stds, dtype, attention)
+            return DecoderBody(*own, *stds, dtype)
         case Transformer():
             own = sizes.width, sizes.layers, sizes.heads, sizes.hidden
             if causal:
-                return CausalTransformerBody(*own, dtype=dtype, attention=attention)
+                return CausalTransformerBody(*own, dtype=dtype)
             return TransformerBody(*own, sizes.independent_layers, dtype)
         case LSTM():
-            return LSTMBody(sizes.layers, sizes.hidden, accelerated)
+            return LSTMBody(sizes.layers, sizes.hidden)
         case Mixer():
             return MixerBody(sizes.layers, sizes.tokenwise, sizes.channelwise)
 

@@ -72,40 +72,14 @@ def _direction(
     return jax.lax.scan(step, (zeros_H, zeros_H), tuple(inputs), reverse=reverse)[1]
 
 
-def _both_directions(
-    x_LxI: jax.Array, weight_2x4HxI: jax.Array, recurrent_2x4HxH: jax.Array, bias_2x4H: jax.Array
-) -> jax.Array:
-    """Return the outputs Lx2H of both directions of a layer, in few and large operations.
-
-    One product applies the input weights at all positions; then both directions take each step
-    together. Steps are unrolled, so that the compiler can fuse the operations between two products.
-    """
-    forward_LxG, backward_LxG = jnp.einsum("li,dgi->dlg", x_LxI, weight_2x4HxI) + bias_2x4H[:, None]
-
-    def step(carry, gates_2x4H):
-        h_2xH, c_2xH = carry
-        gates_2x4H = gates_2x4H + jnp.einsum("dgh,dh->dg", recurrent_2x4HxH, h_2xH)
-        h_2xH, c_2xH = _cell(jnp.split(gates_2x4H, 4, axis=1), c_2xH)
-        return (h_2xH, c_2xH), h_2xH
-
-    zeros_2xH = jnp.zeros_like(recurrent_2x4HxH[:, 0])
-    along = jnp.stack([forward_LxG, backward_LxG[::-1]], axis=1)
-    _, h_Lx2xH = jax.lax.scan(step, (zeros_2xH, zeros_2xH), along, unroll=len(x_LxI))
-    return jnp.concatenate([h_Lx2xH[:, 0], h_Lx2xH[::-1, 1]], axis=1)
-
-
 class LSTMBody(nn.Module):
     """A body, see `jaxtie.models.language_model`: an LSTM and a linear map to the table's width.
 
     `torch.nn.LSTM(bidirectional=True)`, with the same parameter names, and `torch.nn.Linear`.
-
-    `accelerated`: compute the same in few and large operations; a CPU is faster with many small
-    ones.
     """
 
     layers: int
     hidden: int
-    accelerated: bool = False
     ordered: ClassVar[bool] = True
 
     @nn.compact
@@ -133,21 +107,15 @@ class LSTMBody(nn.Module):
                 bias_4H = bias_ih + self.param(f"bias_hh{place}", inner, (gates,))
                 recurrent = self.param(f"weight_hh{place}", inner, (gates, self.hidden))
                 directions.append((weight, recurrent, bias_4H))
-            if self.accelerated:
-                outputs_Lx2H = _both_directions(
-                    jnp.concatenate(inputs, axis=1), *map(jnp.stack, zip(*directions))
+            inputs = [
+                _direction(
+                    inputs,
+                    jnp.split(weight, 2, axis=1) if layer else [weight],
+                    *own,
+                    reverse=reverse,
                 )
-                inputs = jnp.split(outputs_Lx2H, 2, axis=1)
-            else:
-                inputs = [
-                    _direction(
-                        inputs,
-                        jnp.split(weight, 2, axis=1) if layer else [weight],
-                        *own,
-                        reverse=reverse,
-                    )
-                    for reverse, (weight, *own) in zip((False, True), directions)
-                ]
+                for reverse, (weight, *own) in zip((False, True), directions)
+            ]
         weight_Dx2H = self.param("linear_weight", outer, (width, 2 * self.hidden))
         weights = jnp.split(weight_Dx2H, 2, axis=1)
         h_PxD = sum(select_rows(x, at_P) @ w.T for x, w in zip(inputs, weights))

@@ -14,8 +14,7 @@ H heads, E = D / H.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -30,8 +29,6 @@ from jaxtie.models.layers import (
     uniform,
 )
 from jaxtie.tying.head import gelu, matmul
-
-Attention = Literal["xla", "cudnn"] | None  # see `attend_causally`
 
 
 def _attention(
@@ -120,35 +117,16 @@ def causal_attention(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
     )
 
 
-def attend_causally(
-    qkv_Bx3xHxLxE: jax.Array, there_BxL: jax.Array, implementation: Attention
-) -> jax.Array:
-    """Return `causal_attention` of a batch, BxHxLxE.
-
-    With an `implementation`, that of `jax.nn.dot_product_attention`: "cudnn" keeps no weights, LxL,
-    in memory. Padding is at the end of a row, so that no token attends to it anyway; what it
-    attends to itself counts nowhere.
-    """
-    if implementation is None:
-        return jax.vmap(causal_attention)(qkv_Bx3xHxLxE, there_BxL)
-    q, k, v = jnp.moveaxis(qkv_Bx3xHxLxE, 1, 0)
-    rows = [jnp.swapaxes(x, 1, 2) for x in (jax.vmap(_rotate)(q), jax.vmap(_rotate)(k), v)]
-    attended_BxLxHxE = jax.nn.dot_product_attention(
-        *rows, is_causal=True, implementation=implementation
-    )
-    return jnp.swapaxes(attended_BxLxHxE, 1, 2)
-
-
 def attend_by_heads(
     qkv_Nx3D: jax.Array,
     there_BxL: jax.Array,
     heads: int,
     attend: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> jax.Array:
-    """Return what `attend` makes of a batch by heads, (Bx3xHxLxE, BxL) -> BxHxLxE, as rows NxD."""
+    """Return what `attend` makes of each sequence, (3xHxLxE, L) -> HxLxE, as rows NxD."""
     batch, length = there_BxL.shape
     qkv = jnp.transpose(qkv_Nx3D.reshape(batch, length, 3, heads, -1), (0, 2, 3, 1, 4))
-    return jnp.swapaxes(attend(qkv, there_BxL), 1, 2).reshape(batch * length, -1)
+    return jnp.swapaxes(jax.vmap(attend)(qkv, there_BxL), 1, 2).reshape(batch * length, -1)
 
 
 def _attend_to_all(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
@@ -163,7 +141,6 @@ class EncoderLayer(nn.Module):
         only); a norm is before each branch instead of after it.
       branch_scale: factor of PyTorch's initial values for the last weights of each branch.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
-      attention: see `attend_causally`.
     """
 
     width: int
@@ -172,7 +149,6 @@ class EncoderLayer(nn.Module):
     causal: bool = False
     branch_scale: float = 1.0
     dtype: jax.typing.DTypeLike | None = None
-    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters, whose order determines their initial values."""
@@ -222,8 +198,7 @@ class EncoderLayer(nn.Module):
         """Return the output of attention before its projection; NxD."""
         rows_NxD = layer_norm(x_NxD, *self.norm1) if self.causal else x_NxD
         qkv = linear(rows_NxD, *self.in_proj, self.dtype).astype(self.dtype or x_NxD.dtype)
-        causal = partial(attend_causally, implementation=self.attention)
-        attend = causal if self.causal else jax.vmap(_attend_to_all)
+        attend = causal_attention if self.causal else _attend_to_all
         return attend_by_heads(qkv, there_BxL, self.heads, attend).astype(x_NxD.dtype)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
@@ -326,15 +301,13 @@ class CausalTransformerBody(_Encoder):
 
     branch_scale: float = 0.01
     dtype: jax.typing.DTypeLike | None = None
-    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Create the layers."""
         sizes = self.width, self.heads, self.feedforward
         self.layer = [
-            EncoderLayer(*sizes, True, self.branch_scale, self.dtype, self.attention)
-            for _ in range(self.layers)
+            EncoderLayer(*sizes, True, self.branch_scale, self.dtype) for _ in range(self.layers)
         ]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
         self.norm_bias = self.param("norm_bias", nn.initializers.zeros, (self.width,))
@@ -354,7 +327,6 @@ class DecoderLayer(nn.Module):
       gated: SwiGLU; otherwise exact GELU.
       std, end_std: of the initial weights.
       dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
-      attention: see `attend_causally`.
     """
 
     width: int
@@ -364,7 +336,6 @@ class DecoderLayer(nn.Module):
     std: float
     end_std: float
     dtype: jax.typing.DTypeLike | None = None
-    attention: Attention = None
 
     def setup(self) -> None:
         """Create the parameters."""
@@ -382,8 +353,8 @@ class DecoderLayer(nn.Module):
         """Return the output of attention before its projection; NxD."""
         dtype = self.dtype or x_NxD.dtype
         qkv = matmul(rms_norm(x_NxD, self.norm1), self.qkv, dtype).astype(dtype)
-        attend = partial(attend_causally, implementation=self.attention)
-        return attend_by_heads(qkv, there_BxL, self.heads, attend).astype(x_NxD.dtype)
+        attended = attend_by_heads(qkv, there_BxL, self.heads, causal_attention)
+        return attended.astype(x_NxD.dtype)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the layer's output from its input and the output of attention, row by row."""
@@ -405,13 +376,12 @@ class DecoderBody(_Encoder):
     std: float = 0.02
     end_std: float = 0.02
     dtype: jax.typing.DTypeLike | None = None
-    attention: Attention = None
     ordered: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Create the layers."""
         own = self.width, self.heads, self.feedforward, self.gated, self.std, self.end_std
-        self.layer = [DecoderLayer(*own, self.dtype, self.attention) for _ in range(self.layers)]
+        self.layer = [DecoderLayer(*own, self.dtype) for _ in range(self.layers)]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:

@@ -28,7 +28,6 @@ from jaxtie.text.corpus import (
 )
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
-from jaxtie.training import devices as machine
 from jaxtie.training import interventions
 from jaxtie.training.task import HostRows, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, block_size, reduce_losses
@@ -112,7 +111,6 @@ class TextTask(Task):
 def build_text_model(config: "TextExperiment", variant: Variant, platform: str) -> TextModel:
     """Return the model of a variant; accelerators multiply matrices of bfloat16."""
     dtype = None if platform == "cpu" else jnp.bfloat16
-    attention = machine.flash_attention(platform, config.model.width // config.model.heads)
     special = config.prepared.text.special
     embedding = make_embedding(
         variant.head,
@@ -125,7 +123,7 @@ def build_text_model(config: "TextExperiment", variant: Variant, platform: str) 
         row_sets=row_sets(config, variant.head),
     )
     causal = config.objective == "causal"
-    body = build_body(config.model, causal=causal, dtype=dtype, attention=attention)
+    body = build_body(config.model, causal=causal, dtype=dtype)
     return TextModel(embedding, body)
 
 

@@ -63,13 +63,13 @@ class BlockProgram(NamedTuple):
     Attributes:
       start: seeds, hparams -> states, streams, records at step 0; on the first device.
       advance: device -> states (donated), streams, hparams, step, count, last -> states, records.
-      states: shapes and dtypes of a block's states.
+      state: shapes and dtypes of a member's state.
       block: members in a block.
     """
 
     start: jax.stages.Compiled
     advance: dict[jax.Device, Any]
-    states: State
+    state: State
     block: int
 
 
@@ -202,12 +202,13 @@ def compile_block(
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
     # lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
+        state = state_shapes(config.build(variant, platform))
         start, advance = batch_members(config, variant, layout, block, platform)
         lowered = [lower(*advance, device) for device in devices]
         compiled = [pool.submit(each.compile, fast) for each in lowered]
         started = lower(*start, devices[0]).compile(once)
         advances = {device: each.result() for device, each in zip(devices, compiled, strict=True)}
-        return BlockProgram(started, advances, advance[1][0], block)
+        return BlockProgram(started, advances, state, block)
 
 
 @dataclasses.dataclass
@@ -267,7 +268,7 @@ class BlockRun:
                     block = Block(known.numbers[own], next(devices), int(step))
                     block.streams = self._pad(known.streams[own])
                     leaves = {name: self._pad(leaf[own]) for name, leaf in known.states.items()}
-                    states = unflatten(self.program.states, leaves)
+                    states = unflatten(self.program.state, leaves)
                     block.states = jax.device_put(states, block.device)
                     blocks.append(block)
         blocks += [Block(own, next(devices)) for own in _in_blocks(fresh, size)]
@@ -356,7 +357,7 @@ class BlockEngine:
 
     def parameters(self, program: BlockProgram) -> int:
         """Return the number of parameters of a member."""
-        return tie.count_parameters(program.states.params) // program.block
+        return tie.count_parameters(program.state.params)
 
     def run(
         self,
@@ -389,9 +390,10 @@ class BlockEngine:
             size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
             for size in sizes
         )
-        states = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
+        state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.state))
+        of_block = sizes[0].argument_size_in_bytes if self.config.sweep else state * program.block
         waiting = max(0, -(-len(self.config.members) // program.block) - len(self.workers))
-        needed += waiting * (sizes[0].argument_size_in_bytes if self.config.sweep else states)
+        needed += waiting * of_block
         until, together = TRIAL_RECORDS * self.config.record_every, self.block * len(self.workers)
         run = BlockRun(program, self.workers, self.config, until)
         return run.chunks(range(together), None), together, needed

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jaxtie.config import UserError, check
 
@@ -111,20 +111,6 @@ def check_devices() -> None:
             f"JAX_PLATFORMS={platforms}: {reason}; unset it, or install what it needs, such as"
             ' pip install "jaxtie[cuda]"'
         ) from None
-
-
-def flash_attention(platform: str, head_width: int) -> Literal["cudnn"] | None:
-    """Return the implementation of `jax.nn.dot_product_attention` for bfloat16 on a platform.
-
-    None: no kernel of cuDNN for heads of this width, or on this device.
-    """
-    import jax
-
-    device: Any = jax.local_devices()[0]  # attributes depend on the platform
-    if platform != "gpu" or "cuda" not in device.client.platform_version.lower():
-        return None
-    fits = head_width % 8 == 0 and head_width <= 128 and float(device.compute_capability) >= 8
-    return "cudnn" if fits else None
 
 
 def describe_device(device: "jax.Device") -> str:

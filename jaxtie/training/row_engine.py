@@ -3,7 +3,7 @@
 A thread prepares the rows; the host reads nothing back until a record is due. The state includes
 sums since the last record, and random draws are a function of (seed, step), so a resumed run ends
 with the bits of an uninterrupted one. All processes make every step together. On one CPU several
-small models train at the same time; on an accelerator one call of the program makes several steps.
+small models train at the same time.
 
 Several devices share a batch's rows, and each has all parameters: XLA partitions the program, so
 the loss is the mean over the whole batch for any number of devices.
@@ -13,7 +13,6 @@ Shapes: B rows, L tokens a row.
 
 import functools
 import itertools
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
@@ -50,9 +49,7 @@ from jaxtie.tying import tie
 
 # Members whose parameters and moments have at most so many bytes train at the same time.
 SIDE_BY_SIDE = 2**25
-AHEAD = 4  # calls whose batches are made before they are needed
-# Most steps of a call: on an accelerator a small model's step takes no longer than starting a call.
-AT_ONCE = {"cpu": 1, "gpu": 10, "tpu": 10}
+AHEAD = 4  # batches that are made before they are needed
 TRIAL_STEPS = 20  # steps trained to estimate the time
 
 
@@ -68,10 +65,7 @@ class RowProgram(NamedTuple):
 
     Attributes:
       start: seed -> Carry.
-      step: row length -> (Carry, donated; tokens; stream; step) -> Carry. If `at_once` is more than
-        1, it makes so many steps on tokens (steps, rows, length).
-      single: the same function of one step; compiled when it is called.
-      at_once: steps of a call.
+      step: row length -> (Carry, donated; tokens; stream; step) -> Carry.
       validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
       evaluate: params -> metrics of an evaluation.
       shapes: of the carry.
@@ -82,8 +76,6 @@ class RowProgram(NamedTuple):
 
     start: Callable
     step: dict[int, Any]
-    single: Callable
-    at_once: int
     validate: dict[int, Any]
     evaluate: Callable
     shapes: Carry
@@ -91,7 +83,7 @@ class RowProgram(NamedTuple):
     evaluated: Recorded
     no_roles: Recorded
 
-    def place(self, x: np.ndarray, *axes: str | None) -> jax.Array:
+    def place(self, x: np.ndarray, *axes: str) -> jax.Array:
         """Put a host array that every process has on the devices, cut along `axes`."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
@@ -119,8 +111,7 @@ def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") ->
 
 def load_carry(shapes: Carry, member: Members) -> Carry:
     """Return the carry of one member on the host; UserError where it is of another model."""
-    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
-    return jax.tree.map(lambda x: x[0], unflatten(stacked, member.states))
+    return jax.tree.map(lambda x: x[0], unflatten(shapes, member.states))
 
 
 def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
@@ -142,23 +133,17 @@ def _make_start(task: Task) -> Callable:
 
 @functools.lru_cache(8)
 def compile_rows(
-    config: TaskConfig, rows_key: Hashable, variant: Variant, mesh: Mesh, at_once: int
+    config: TaskConfig, rows_key: Hashable, variant: Variant, mesh: Mesh
 ) -> RowProgram:
     """Compile the training of a variant for every row length.
 
     Programs are cached, by configurations that are reduced to `TaskConfig.program_key`; they also
-    depend on the rows, see `HostRows`, and on the steps of a call.
+    depend on the rows, see `HostRows`.
     """
-    return _compile(config.build(variant, mesh.devices.flat[0].platform), mesh, at_once)
+    return _compile(config.build(variant, mesh.devices.flat[0].platform), mesh)
 
 
-def steps_at_once(config: TaskConfig, lengths: Sequence[int], platform: str) -> int:
-    """Return the steps of a call: a divisor of those of a record; 1 if row lengths differ."""
-    most = AT_ONCE[platform] if len(lengths) == 1 else 1
-    return max(count for count in range(1, most + 1) if config.record_every % count == 0)
-
-
-def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
+def _compile(task: Task, mesh: Mesh) -> RowProgram:
     assert task.rows is not None
     platform = mesh.devices.flat[0].platform
     options: dict[str, Any] = dict(machine.REPEATABLE.get(platform, {}))
@@ -167,13 +152,6 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     def step(carry, tokens_BxL, stream, number):
         state, terms = member.step(carry.state, {}, stream, number, tokens_BxL)
         return Carry(state, jax.tree.map(jnp.add, carry.totals, terms))
-
-    def steps(carry, tokens_SxBxL, stream, number):
-        def one(carry, own):
-            return step(carry, own[0], stream, own[1]), None
-
-        numbers = number + jnp.arange(at_once, dtype=jnp.int32)
-        return jax.lax.scan(one, carry, (tokens_SxBxL, numbers))[0]
 
     def validate(params, tokens_BxL, stream, number):
         return task.loss(params, task.batch(stream, {}, number, tokens_BxL))[1]
@@ -187,9 +165,9 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     tokens = {length: _row_shape(task.rows, length) for length in task.rows.lengths}
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def shared(function: Callable, *axes: str | None, **more: Any) -> Any:
-        """Compile a function of rows that the devices share along `axes` of their array."""
-        shardings = (replicated, NamedSharding(mesh, PartitionSpec(*axes)), replicated, replicated)
+    def shared(function: Callable, **more: Any) -> Any:
+        """Compile a function of rows that the devices share."""
+        shardings = replicated, NamedSharding(mesh, PartitionSpec("rows")), replicated, replicated
         return jax.jit(function, in_shardings=shardings, out_shardings=replicated, **more)
 
     seed = jax.ShapeDtypeStruct((), np.uint32)
@@ -197,15 +175,10 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     lowered["start"] = jax.jit(start, out_shardings=replicated).lower(seed)
     of_params = jax.jit(evaluate, in_shardings=replicated, out_shardings=replicated)
     lowered["evaluate"] = of_params.lower(params)
-    single = shared(step, "rows", donate_argnums=0, compiler_options=options)
-    axes = ("rows",) if at_once == 1 else (None, "rows")
-    call = shared(step if at_once == 1 else steps, *axes, donate_argnums=0)
     for length, shape in tokens.items():
-        lengths = shape.shape if at_once == 1 else (at_once, *shape.shape)
-        of_call = jax.ShapeDtypeStruct(lengths, shape.dtype)
-        lowered["step"][length] = call.lower(shapes, of_call, stream, scalar)
-        of_rows = shared(validate, "rows")
-        lowered["validate"][length] = of_rows.lower(params, shape, stream, scalar)
+        of_step = shared(step, donate_argnums=0)
+        lowered["step"][length] = of_step.lower(shapes, shape, stream, scalar)
+        lowered["validate"][length] = shared(validate).lower(params, shape, stream, scalar)
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = jax.tree.map(lambda each: pool.submit(each.compile, options), lowered)
         compiled = jax.tree.map(Future.result, compiling)
@@ -214,8 +187,6 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     evaluated = _mean_metrics(task, [ones, ones]) | jax.eval_shape(evaluate, params)
     return RowProgram(
         **compiled,
-        single=single,
-        at_once=at_once,
         shapes=shapes,
         mesh=mesh,
         evaluated={name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
@@ -223,39 +194,21 @@ def _compile(task: Task, mesh: Mesh, at_once: int) -> RowProgram:
     )
 
 
-def calls_of(steps: range, at_once: int) -> Iterator[range]:
-    """Cut steps into those of each call: so many from each multiple on, and single ones.
-
-    So a resumed run makes the calls of one that was not interrupted.
-    """
-    step = steps.start
-    while step < steps.stop:
-        count = at_once if step % at_once == 0 and step + at_once <= steps.stop else 1
-        yield range(step, step + count)
-        step += count
-
-
-def make_ahead(
-    batches: Any, steps: range, program: RowProgram
-) -> Iterator[tuple[jax.Array, int, int]]:
-    """Yield the tokens of each call, on the devices, its steps and the number of real tokens.
+def make_ahead(batches: Any, steps: range, program: RowProgram) -> Iterator[tuple[jax.Array, int]]:
+    """Yield the tokens of each step, on the devices, and the number of real ones.
 
     A thread makes some batches before they are needed.
     """
 
-    def make(own: range) -> tuple[jax.Array, int, int]:
-        made = [batches[step] for step in own]
-        real = sum(int(batch.lengths_B.sum()) for batch in made)
-        if len(own) == 1:
-            return program.place(made[0].tokens_BxL, "rows"), 1, real
-        tokens_SxBxL = np.stack([batch.tokens_BxL for batch in made])
-        return program.place(tokens_SxBxL, None, "rows"), len(own), real
+    def make(step: int) -> tuple[jax.Array, int]:
+        batch = batches[step]
+        return program.place(batch.tokens_BxL, "rows"), int(batch.lengths_B.sum())
 
-    calls = calls_of(steps, program.at_once)
+    left = iter(steps)
     with ThreadPoolExecutor(1) as pool:
-        made = deque(pool.submit(make, own) for own in itertools.islice(calls, AHEAD))
+        made = deque(pool.submit(make, step) for step in itertools.islice(left, AHEAD))
         while made:
-            made.extend(pool.submit(make, own) for own in itertools.islice(calls, 1))
+            made.extend(pool.submit(make, step) for step in itertools.islice(left, 1))
             yield made.popleft().result()
 
 
@@ -304,18 +257,17 @@ class MemberRun:
             yield self._chunk(0, 0, None, control)
         if self.frozen or self.is_over:
             return
-        for tokens, count, real in make_ahead(batches, range(self.step, self.until), program):
-            several = count == program.at_once
-            step = program.step[tokens.shape[-1]] if several else program.single
+        for tokens, real in make_ahead(batches, range(self.step, self.until), program):
+            step = program.step[tokens.shape[1]]
             self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
             record: dict[str, Any] | None = None
-            self.step += count
+            self.step += 1
             if self.step % every == 0:
                 totals = jax.device_get(self.carry.totals)
                 record = program.no_roles | means(totals, every)
                 zero = jax.tree.map(np.zeros_like, totals)
                 self.carry = self.carry._replace(totals=self._on_devices(zero))
-            yield self._chunk(count, real, record, control)
+            yield self._chunk(1, real, record, control)
             if self.frozen or self.is_over:
                 return
 
@@ -391,10 +343,8 @@ class RowEngine:
 
     def compile(self, phase: Phase) -> RowProgram:
         """Compile the program of a phase."""
-        platform = self.mesh.devices.flat[0].platform
-        at_once = steps_at_once(self.config, self.rows.lengths, platform)
         key = self.config.program_key()
-        return compile_rows(key, self.rows.key, phase.variant, self.mesh, at_once)
+        return compile_rows(key, self.rows.key, phase.variant, self.mesh)
 
     def parameters(self, program: RowProgram) -> int:
         """Return the number of parameters of a member."""
@@ -432,10 +382,8 @@ class RowEngine:
         little but matrix products is shared among cores. Bits do not depend on it.
         """
         is_one_cpu = self.processes.count == 1 and self.mesh.size == 1 and self.facts["workers"] > 1
-        state = sum(
-            math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes)
-        )
-        return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes))
+        return self.facts["workers"] if is_one_cpu and size <= SIDE_BY_SIDE else 1
 
     def evaluate(self, program: RowProgram, params: Params) -> Recorded:
         """Return an evaluation of one member; NaN where it is not finite."""

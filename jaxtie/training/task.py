@@ -224,13 +224,13 @@ def flatten(states: States) -> dict[str, np.ndarray]:
 
 
 def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
-    """Return the tree whose leaves have these paths; members are stacked as in `like`.
+    """Return the tree of stacked members whose leaves have these paths; `like`: one member's.
 
     Raises:
       UserError: if they are not the leaves of `like`.
     """
     paths, tree = jax.tree_util.tree_flatten_with_path(like)
-    expected = {jax.tree_util.keystr(path): (leaf.shape[1:], leaf.dtype) for path, leaf in paths}
+    expected = {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype) for path, leaf in paths}
     if expected != {name: (leaf.shape[1:], leaf.dtype) for name, leaf in leaves.items()}:
         raise UserError(
             "the checkpoint holds a model of other parts or sizes than this version builds;"
@@ -350,8 +350,7 @@ def side_by_side(
 
 def untie_members(like: States, members: Members, untied: Callable[[States], States]) -> Members:
     """Return members whose states, shaped `like` one tied member's, are `untied`."""
-    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
-    return members._replace(states=flatten(untied(unflatten(stacked, members.states))))
+    return members._replace(states=flatten(untied(unflatten(like, members.states))))
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:

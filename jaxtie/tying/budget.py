@@ -47,14 +47,12 @@ def budget(
     context: int = 0,
     weight_dtype: DTypeLike = "float32",
     moment_dtype: DTypeLike = "float32",
-    moments: int = 2,
 ) -> Budget:
     """Return what a decoder-only transformer of these sizes costs.
 
-    FLOPs are those of matrix products with parameters (the head's included) and, for each layer,
-    4·context·heads·head_width of attention to all positions, as in Chowdhery et al. (2022),
-    appendix B, who count both halves of a causal mask. A block has two norms, and one is at the
-    end; those of queries and keys (Qwen3) are not counted.
+    FLOPs are those of matrix products with parameters, the head's included, and, for each layer,
+    4·context·heads·head_width of attention to all positions (Chowdhery et al. 2022, appendix B).
+    A block has two norms, and one is at the end; those of queries and keys are not counted.
 
     Args:
       vocabulary: rows of a table, padding included.
@@ -70,15 +68,14 @@ def budget(
       bias: biases in all layers and norms, or in "qkv" only. The head has none.
       context: number of positions that attention sees.
       weight_dtype: of parameters and gradients.
-      moment_dtype: of the optimizer's moments.
-      moments: number of moments of each parameter: 2 for Adam, 1 for momentum and Lion.
+      moment_dtype: of the two moments that Adam keeps of each parameter.
 
     Raises:
       ValueError: if a size is not a whole number, or too small; if heads do not divide.
     """
     sizes = {"vocabulary": vocabulary, "width": width, "layers": layers, "feedforward": feedforward}
     sizes |= {"heads": heads, "kv_heads": kv_heads, "head_width": head_width}
-    counts = {"positions": positions, "context": context, "moments": moments}
+    counts = {"positions": positions, "context": context}
     for name, size in {**sizes, **counts}.items():
         least = 0 if name in counts else 1
         if size is not None and (not isinstance(size, Integral) or size < least):
@@ -105,7 +102,7 @@ def budget(
         embedding_parameters=tables,
         weight_bytes=weights,
         gradient_bytes=weights,
-        moment_bytes=moments * parameters * np.dtype(moment_dtype).itemsize,
+        moment_bytes=2 * parameters * np.dtype(moment_dtype).itemsize,
         forward_flops=forward,
         training_flops=3 * forward,
         head_flops=head,

@@ -89,8 +89,7 @@ def check(
     params: Tree,
     opt_state: Tree = (),
     *,
-    loss: Callable[..., jax.Array] | None = None,
-    batch: Any = None,
+    loss: Callable[[Any], jax.Array] | None = None,
     tied: bool | None = None,
     tx: optax.GradientTransformation | None = None,
     input: Place | None = None,
@@ -99,20 +98,18 @@ def check(
 ) -> Report:
     """Report whether a tie holds: one table or two, equal or drifted, trained and decayed alike.
 
-        check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
+        check(model, optimizer, loss=lambda model: loss(model, batch), tied=True).raise_if_broken()
 
-    Problems are: two tables where one is expected; copies of a table, even scaled or padded, which
-    the parameter count and the global norm of the gradient count twice; values that are not finite;
-    a role without a gradient while the other has one; two tables that the optimizer treats
-    differently; a table that is updated by Muon, or not at all though it has moments; a state of
-    other parameters.
+    Problems are: two tables where one is expected; copies of a table, even scaled or padded; values
+    that are not finite; a role without a gradient while the other has one; two tables that the
+    optimizer treats differently; a table that is updated by Muon, or not at all though it has
+    moments; a state of other parameters.
 
     Args:
       params: see `jaxtie.untie`.
       opt_state: the optimizer's state or an `nnx.Optimizer`: for groups, and for `tx`.
-      loss: a function of `params` and, if given, `batch`: for gradients by role. Its code must
-        follow the parameters, tied or untied, as that of `Embedding` does; else they are None.
-      batch: second argument of `loss`.
+      loss: a function of `params`, for gradients by role. Its code must follow the parameters, tied
+        or untied, as that of `Embedding` does; else they are None.
       tied: what is expected. None: tied if two tables are copies; False: copies are fine.
       tx: the optimizer: for decay and moves.
       input: path of the input table.
@@ -149,7 +146,7 @@ def check(
             tied=not tables.untied,
             difference=difference,
             copies=_find_copies(tree, tables),
-            gradients=_gradients(params, tables, paths, number, loss, batch),
+            gradients=_gradients(params, tables, paths, number, loss),
             **_treatment(arrays, state, tx, places),
             problems=(),
         )
@@ -307,8 +304,7 @@ def _gradients(
     tables: Tables,
     paths: dict[str, Any],
     number: int,
-    loss: Callable[..., jax.Array] | None,
-    batch: Any,
+    loss: Callable[[Any], jax.Array] | None,
 ) -> tuple[float, float] | None:
     """Return the norms of a table's gradient in either role, from a copy that is untied."""
     if loss is None or tables.partly_tied:
@@ -326,7 +322,7 @@ def _gradients(
 
     def value(both: tuple[Tree, Tree]) -> jax.Array:
         changed = put(put(tree, tables.input, both[0]), tables.output, both[1])
-        return loss(rebuild(changed), *(() if batch is None else (batch,)))
+        return loss(rebuild(changed))
 
     both = get(tree, tables.input), get(tree, tables.output)
     look = jax.jit(jax.value_and_grad(value))

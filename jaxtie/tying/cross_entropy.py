@@ -24,7 +24,7 @@ BLOCK_SIZE = 128
 # Logits of a block on an accelerator, which waits for the host after each block; 256 MiB.
 BLOCK_LOGITS = 2**26
 LogitsOf = Callable[[Tree, jax.Array], jax.Array]
-Reduction = Literal["mean", "sum", "none"]
+Reduction = Literal["mean", "sum"]
 
 
 def block_size(platform: str, vocabulary: int) -> int:
@@ -43,31 +43,29 @@ def cross_entropy(
     transposed: bool = False,
     bias_V: jax.Array | None = None,
     allowed_V: jax.Array | None = None,
-    logit_scale: float = 1.0,
     logit_softcap: float | None = None,
     **options: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """Return loss and accuracy of hidden states and an output table, tied or not.
 
-        logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
+        logits = cap(h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
 
     Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in
     float32; so is the table's gradient over the blocks. For an `Embedding`, call its method
-    `cross_entropy`, which knows the options of its head.
+    `cross_entropy`, which knows the options of its head. For the other arguments see
+    `reduce_losses`.
 
     Args:
       h_PxD: hidden states; P can be any leading axes.
       table: the output table, V×D.
-      target_P: token ids. An id outside 0...V-1 that counts makes loss and gradients NaN.
-      weight_P: 1 by default; may be negative, as advantages are. Not differentiated.
+      target_P: token ids.
+      weight_P: 1 by default. Not differentiated.
       transposed: the table is D×V.
       bias_V: added to the logits.
       allowed_V: which tokens can be predicted, for instance no padding of the table; the loss of a
         target that cannot be predicted is infinite.
-      logit_scale: a Python number, not differentiated.
-      logit_softcap: likewise.
-      **options: how to reduce the losses, see `reduce_losses`: `reduction`, `ignore_index`,
-        `z_loss`, `block`.
+      logit_softcap: a Python number, not differentiated.
+      **options: `reduction`, `ignore_index`, `z_loss`, `block`.
 
     Raises:
       ValueError: if shapes do not fit, or if `reduction` is unknown.
@@ -89,8 +87,6 @@ def cross_entropy(
     def logits_of(params: Tree, h_KxD: jax.Array) -> jax.Array:
         table_DxV = params["table"] if transposed else params["table"].T
         logits_KxV = jnp.matmul(h_KxD, table_DxV, preferred_element_type=dtype)
-        if logit_scale != 1:
-            logits_KxV = logits_KxV * logit_scale
         if "bias" in params:
             logits_KxV = logits_KxV + params["bias"].astype(dtype)[None]
         if logit_softcap is not None:
@@ -140,9 +136,7 @@ def reduce_losses(
     the number of blocks up to the last weight that is not 0, so put weights of 0 at the end. Logits
     may have any dtype; the loss is computed in at least float32. An id outside 0...V-1 or of
     `excluded_rows` that counts makes loss and gradients NaN; without a weight that counts, the loss
-    is 0. The result does not depend on `block`, except for rounding. Works under `jax.shard_map`,
-    where means are those of a device, and on mesh axes of type Explicit, within which JAX splits
-    the work.
+    is 0. Under `jax.shard_map` means are those of a device; mesh axes may be of type Explicit.
 
     Args:
       logits_of: a pure function from `params` and hidden states KxD to logits KxV that treats each
@@ -151,12 +145,11 @@ def reduce_losses(
       h_PxD: hidden states; P can be any leading axes.
       target_P: token ids.
       weight_P: 1 by default; may be negative, as advantages are.
-      reduction: weighted mean, Σ weight·loss / Σ |weight|, weighted sum, or "none": weight times
-        loss of each position, which takes a fourth matrix product in the backward pass. The
-        accuracy is weighted by |weight|.
+      reduction: weighted mean, Σ weight·loss / Σ |weight|, or weighted sum. The accuracy is
+        weighted by |weight|.
       ignore_index: targets that are this id do not count, as if their weight were 0.
-      z_loss: z_loss·(ln Σ exp(logits))² is added to each loss (Chowdhery et al., 2022: 1e-4). It
-        may be an array, as of a schedule; it is not differentiated.
+      z_loss: z_loss·(ln Σ exp(logits))² is added to each loss (Chowdhery et al., 2022: 1e-4); a
+        number or an array, not differentiated.
       block: number of positions whose logits are in memory at a time.
 
     Raises:
@@ -178,15 +171,10 @@ def reduce_losses(
         if ignore_index is not None:
             weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
         flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-        arrays = _vary_alike(params, *flat)
-        if reduction != "none":
-            return _blockwise(logits_of, block, reduction, *arrays, factor)
-        found = _each_position(logits_of, *arrays, block, factor)
-        return tuple(x_P.reshape(target_P.shape) for x_P in found)
+        return _blockwise(logits_of, block, reduction, *_vary_alike(params, *flat), factor)
 
-    spec = jax.typeof(target_P).sharding.spec if reduction == "none" else PartitionSpec()
     arrays: Any = params, h_PxD, target_P, weight_P, factor
-    return head.on_auto_axes(reduce, (spec, spec), *arrays)(*arrays)
+    return head.on_auto_axes(reduce, (PartitionSpec(),) * 2, *arrays)(*arrays)
 
 
 def _vary_alike(*trees):
@@ -257,26 +245,6 @@ def _evaluate_block(logits_KxV, target_K, share_K, z_loss, dtype) -> _Losses:
     loss_K = jnp.where(counts_K, loss_K * jnp.where(is_wrong_K, jnp.nan, 1), 0)
     correct_K = counts_K & (chosen_K >= top_K)
     return _Losses(loss_K, correct_K, log_sum_K, mass_KxV, sum_K, is_wrong_K)
-
-
-def _each_position(logits_of, params, h_PxD, target_P, weight_P, block, z_loss):
-    """Return weight times loss and |weight| times correctness of each position."""
-    positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
-    block, blocks, padded = _cut(block, h_PxD, target_P, weight_P.astype(dtype))
-    dtypes = jax.tree.map(lambda x: x.dtype, params)
-    # JAX adds up gradients of blocks in the dtype of what it differentiates
-    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), params)
-
-    @jax.checkpoint
-    def evaluate(own):
-        h_KxD, target_K, weight_K = own
-        logits_KxV = logits_of(jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes), h_KxD)
-        found = _evaluate_block(logits_KxV, target_K, weight_K, z_loss, dtype)
-        return weight_K * found.loss_K, jnp.abs(weight_K) * found.correct_K
-
-    padded[2] = jax.lax.stop_gradient(padded[2])
-    found = jax.lax.map(evaluate, [x.reshape(blocks, block, *x.shape[1:]) for x in padded])
-    return [x.reshape(-1)[:positions] for x in found]
 
 
 def _sum_blocks(logits_of, block, reduction, *arrays, gradient):

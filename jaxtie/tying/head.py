@@ -100,14 +100,12 @@ class Projection:
     Attributes:
       bias: learn b, 0 at the start.
       activation: a function of each coordinate.
-      norm: layer norm with learned weight and bias, 1 and 0 at the start.
-      eps: added to the variance in the norm; 1e-12 is BERT's.
+      norm: layer norm with learned weight and bias, 1 and 0 at the start, and BERT's ε of 1e-12.
     """
 
     bias: bool = False
     activation: Callable[[jax.Array], jax.Array] | None = None
     norm: bool = False
-    eps: float = 1e-12
 
     def init(
         self, key: jax.Array, width: int, dtype: jax.typing.DTypeLike = jnp.float32
@@ -133,7 +131,7 @@ class Projection:
             h_PxD = self.activation(h_PxD)
         if self.norm:
             mean, variance = (of(h_PxD, axis=-1, keepdims=True) for of in (jnp.mean, jnp.var))
-            normalised = (h_PxD - mean) * jax.lax.rsqrt(variance + self.eps)
+            normalised = (h_PxD - mean) * jax.lax.rsqrt(variance + 1e-12)
             h_PxD = normalised * vector("norm_weight") + vector("norm_bias")
         return h_PxD
 
@@ -164,9 +162,8 @@ class EmbeddingSpec:
         tied table is the sum of both.
       start: which table of the untied model with the same key a tied table starts as.
       param_dtype: of all parameters.
-      logits_dtype: of the logits and of their sums; by default that of h·E_outᵀ.
       matmul_dtype: round h and E_out to it for their product and its derivatives; the logits keep
-        the dtype of h (bfloat16 on accelerators, with float32 tables and loss).
+        the dtype of h.
       padding: a token id whose rows start at 0 and whose input row has no gradient, as PyTorch's
         `padding_idx`.
       untied_rows: ascending token ids, such as special tokens, whose output rows in a tied
@@ -194,7 +191,6 @@ class EmbeddingSpec:
     output_gradient: float = 1.0
     start: Literal["input", "output"] = "input"
     param_dtype: jax.typing.DTypeLike = jnp.float32
-    logits_dtype: jax.typing.DTypeLike | None = None
     matmul_dtype: jax.typing.DTypeLike | None = None
     padding: int | None = None
     partition: tuple[str | None, str | None] | None = None
@@ -335,8 +331,7 @@ def output_logits(
         h_PxD = h_PxD if dtype is None else h_PxD.astype(dtype)
         logits_PxV = matmul(h_PxD, table_VxD, spec.matmul_dtype)  # PxD: no leading axes
     else:
-        sums = spec.logits_dtype if dtype is None else dtype
-        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=sums)
+        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=dtype)
     if spec.logit_scale is not None:
         logits_PxV = logits_PxV * _size(spec, spec.logit_scale)
     if spec.bias:

@@ -6,7 +6,7 @@ Shapes: V tokens, D width.
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from jaxtie.tying.tie import find
 from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
 Params = TypeVar("Params")
-NewRows = Literal["mean", "zeros"]
 Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
 
 
@@ -34,13 +33,11 @@ class _Plan(NamedTuple):
       source: from V to the old id of every new row, -1 for a row that is new.
       tokens: rows after so many keep their ids: padding.
       known: number of rows so far that are tokens; None: all.
-      new_rows: see `resize`.
     """
 
     source: Callable[[int], np.ndarray]
     tokens: int = 0
     known: int | None = None
-    new_rows: NewRows = "mean"
 
 
 def resize(
@@ -51,7 +48,6 @@ def resize(
     keep: Sequence[int] | None = None,
     known: int | None = None,
     multiple: int | None = None,
-    new_rows: NewRows = "mean",
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool | None = None,
@@ -59,10 +55,11 @@ def resize(
 ) -> tuple[Any, ...]:
     """Grow, shrink or trim the vocabulary of every embedding, or of the one at these paths.
 
-    Rows that stay keep their values and moments, on their devices. An array `bias` next to the
-    output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer`
-    change in place; a linen `Embedding` is made anew with the new vocabulary, and with new ids in
-    its `padding` and `excluded_rows`. Map it over stacked members.
+    Rows that stay keep their values and moments, on their devices; new ones are the mean of those
+    that stay. An array `bias` next to the output table goes along if its length is V. An
+    `nnx.Module` and its `nnx.Optimizer` change in place; a linen `Embedding` is made anew with the
+    new vocabulary, and with new ids in its `padding` and `excluded_rows`. Map it over stacked
+    members.
 
         params, opt_state, is_new = resize(params, opt_state, 50_304, tx=tx)
         updates = jax.tree.map(lambda u, new: jnp.where(new, u, 0), updates, is_new)
@@ -77,7 +74,6 @@ def resize(
         By default all; needed if a table has room for `size`.
       multiple: round V up to a multiple, for instance of the devices that share a table; the rows
         that this adds count as new.
-      new_rows: values of new rows of both tables and of a bias: the mean of those that stay, or 0.
       input: path of the input table.
       output: path of the output table.
       transposed: whether the output table is D×V; inferred unless the table is square.
@@ -95,8 +91,6 @@ def resize(
         share the table evenly.
     """
     trees.check_arrays("resize", params, opt_state)
-    if not isinstance(new_rows, str) or new_rows not in get_args(NewRows):
-        raise ValueError(f"new_rows is {new_rows!r}; expected {' or '.join(get_args(NewRows))}")
     found = find(params, input, output, transposed)
     trees.refuse_own_rows(found)
     kept = None if keep is None else _check_ids("keep", keep, found, known)
@@ -121,7 +115,7 @@ def resize(
         stay = np.arange(min(rows, known or vocabulary)) if kept is None else kept
         return np.pad(stay, (0, rows - len(stay)), constant_values=-1)
 
-    edited = _apply(params, opt_state, found, _Plan(source, tokens, known, new_rows), tx)
+    edited = _apply(params, opt_state, found, _Plan(source, tokens, known), tx)
     if kept is None:
         return edited
     new_ids = np.full(found[0].shape[-2], -1)
@@ -133,7 +127,6 @@ def reset_rows(
     params: Params,
     opt_state: Tree,
     ids: Sequence[int],
-    how: Literal["mean", "zero"] = "mean",
     *,
     known: int | None = None,
     input: Place | None = None,
@@ -145,16 +138,13 @@ def reset_rows(
 
         params, opt_state = reset_rows(params, opt_state, [5, 6], tx=tx)
 
-    Arguments are those of `resize`, but `how` says what the rows of these ids are: the mean of all
-    others (of the first `known`, if padding follows), or zeros. Entries of a bias likewise. Padding
-    does not change. An `nnx.Module` and its `nnx.Optimizer` change in place.
+    Arguments are those of `resize`. The rows of these ids become the mean of all others (of the
+    first `known`, if padding follows), and entries of a bias likewise. Padding does not change. An
+    `nnx.Module` and its `nnx.Optimizer` change in place.
 
     Raises:
-      ValueError: as `resize`; if `how` is none of the two.
+      ValueError: as `resize`; if no row stays.
     """
-    new_rows: dict[str, NewRows] = {"mean": "mean", "zero": "zeros"}
-    if how not in new_rows:
-        raise ValueError(f"how is {how!r}; expected one of {', '.join(new_rows)}")
     trees.check_arrays("reset_rows", params, opt_state)
     found = find(params, input, output, transposed)
     trees.refuse_own_rows(found)
@@ -163,8 +153,7 @@ def reset_rows(
     def source(vocabulary: int) -> np.ndarray:
         return np.where(np.isin(np.arange(vocabulary), anew), -1, np.arange(vocabulary))
 
-    plan = _Plan(source, known=known, new_rows=new_rows[how])
-    return _apply(params, opt_state, found, plan, tx)[:2]
+    return _apply(params, opt_state, found, _Plan(source, known=known), tx)[:2]
 
 
 def _check_ids(
@@ -235,17 +224,14 @@ def _edit(params: Tree, found: Sequence[Tables], plan: _Plan) -> tuple[Tree, Pla
 
 def _renew(plan: _Plan, source: np.ndarray, axis: int, array: jax.Array) -> jax.Array:
     """Return an array with its rows selected and new ones added, as planned."""
-    fill = jnp.zeros((), array.dtype)
-    if np.any(source < 0) and plan.new_rows == "mean":
-        ids = np.arange(array.shape[axis])
-        stays = np.isin(ids, source) & (ids < (plan.known or len(ids)))
-        if not stays.any():
-            raise ValueError("no row stays, so there is no mean; expected other new rows")
-        where = None if stays.all() else _along(stays, array, axis)
-        wide = jnp.promote_types(array.dtype, jnp.float32)
-        mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
-        fill = mean.astype(array.dtype)
-    return _join(array, fill, source, axis)
+    ids = np.arange(array.shape[axis])
+    stays = np.isin(ids, source) & (ids < (plan.known or len(ids)))
+    if not stays.any():
+        raise ValueError("no row stays, so new ones have no mean; expected fewer ids")
+    where = None if stays.all() else _along(stays, array, axis)
+    wide = jnp.promote_types(array.dtype, jnp.float32)
+    mean = jnp.mean(array, axis=axis, keepdims=True, dtype=wide, where=where)
+    return _join(array, mean.astype(array.dtype), source, axis)
 
 
 def _along(mask: np.ndarray, array: jax.Array, axis: int) -> np.ndarray:

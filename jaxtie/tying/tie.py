@@ -29,9 +29,9 @@ def untie(
 ) -> tuple[Params, Tree]:
     """Give every embedding an output table: a copy of its input table, moments included.
 
-    Nothing else changes, so logits and loss do not. (Proposed by the author, ICML 2024, as "untying
-    midway".) Works on single and stacked members, on host, device and split arrays, under `jit` and
-    `vmap`. In NNX's tree mode call it outside `nnx.jit`, which then does not return new variables.
+    So logits and loss do not change. (Proposed by the author, ICML 2024, as "untying midway".)
+    Works on stacked members and on split arrays, under `jit` and `vmap`. In NNX's tree mode call it
+    outside `nnx.jit`, which then does not return new variables.
 
         params, opt_state = untie(params, opt_state)    # `jaxtie.Embedding`s in a tree
         untie(model, optimizer)                         # an `nnx.Module`, in place
@@ -43,20 +43,19 @@ def untie(
         `input` and only keys of `Embedding`); with paths, any. Or an `nnx.Module`: with paths, with
         `jaxtie.nnx.Embedding`s, or with one `nnx.Embed` whose `attend` makes the logits. Untied
         embeddings stay as they are.
-      opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
-        structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
-        part), the input's entry is copied. `optax.flatten` has no such part. Masks and labels must
-        fit both trees, as functions do, and treat both tables alike unless `tx` is given.
+      opt_state: the state of any Optax optimizer for `params`, but `optax.flatten`. Wherever a part
+        has the structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may
+        replace any part), the input's entry is copied. Masks and labels must be functions, and
+        treat both tables alike unless `tx` is given.
       input: path of the input table: "a/b/c", a sequence of keys, or a key path of JAX.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
         exists and is None, or an `eqx.nn.Shared` fills it in.
-      transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
-        are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
-      tx: the optimizer from now on, the same or another. Give it if it has the tables in different
+      transposed: the output table is D×V, and so are its moments; a `jaxtie.nnx.Transposed`
+        implies it.
+      tx: the optimizer from now on, the same or another; needed if it has the tables in different
         groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
         the state lacks starts as `tx.init` makes it. Only moments of parameters that it freezes may
-        go; where groups become one, the largest count stays. An `nnx.Optimizer` with groups gives
-        its own, and takes this one.
+        go; where groups become one, the largest count stays. An `nnx.Optimizer` gives its own.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.

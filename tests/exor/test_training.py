@@ -110,8 +110,7 @@ def state_of(members: Members, variant: Variant) -> State:
     """Return the state of the only member."""
     init = make_member(task_of(variant)).init
     like = jax.eval_shape(init, np.uint32(0), HPARAMS)
-    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
-    return jax.tree.map(lambda x: x[0], unflatten(stacked, members.states))
+    return jax.tree.map(lambda x: x[0], unflatten(like, members.states))
 
 
 def test_heads_share_initial_values_and_batches_with_the_plain_arm(trained, plain):

@@ -28,9 +28,7 @@ from jaxtie.training.optimizer import make_optimizer
 from jaxtie.training.row_engine import (
     MemberRun,
     RowEngine,
-    calls_of,
     load_carry,
-    steps_at_once,
 )
 from jaxtie.training.task import Chunk, Control, Members, Phase, State, phases_of, stream
 from jaxtie.training.trainer import estimate
@@ -136,50 +134,6 @@ def test_a_stopped_member_goes_on_with_the_same_bits(masked):
     rest = train(engine, "tied", 20, first[-1].members)
     assert losses_of([*first, *rest]) == losses_of(whole)
     assert_same_leaves(rest[-1].members.states, whole[-1].members.states)
-
-
-def test_a_call_of_several_steps_makes_those_of_single_ones(masked, monkeypatch):
-    """As on an accelerator; a member stopped between two calls, or between two steps, goes on."""
-    single = train(engine_of(masked), "tied", 20)
-    assert [chunk.updates for chunk in single] == [0] + [1] * 20
-    eighth = single[8].members
-    monkeypatch.setitem(row_engine.AT_ONCE, "cpu", 9)
-    engine = engine_of(masked)
-    whole = train(engine, "tied", 20)
-    assert masked.record_every == 10 and [chunk.updates for chunk in whole] == [0] + [5] * 4
-    assert sum(chunk.tokens for chunk in whole) == sum(chunk.tokens for chunk in single)
-    np.testing.assert_allclose(losses_of(whole), losses_of(single), rtol=1e-5)
-    table = ".state.params['embedding']['input']"
-    found, expected = (chunks[-1].members.states[table] for chunks in (whole, single))
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    rest = train(engine, "tied", 20, whole[2].members)
-    assert_same_leaves(rest[-1].members.states, whole[-1].members.states)
-    rest = train(engine, "tied", 20, eighth)
-    assert [chunk.updates for chunk in rest] == [1, 1, 5, 5]
-    np.testing.assert_allclose(losses_of(rest), losses_of(single)[1:], rtol=1e-5)
-
-
-def test_calls_begin_at_multiples_whatever_was_trained_before():
-    calls = [(each.start, len(each)) for each in calls_of(range(3, 17), 5)]
-    assert calls == [(3, 1), (4, 1), (5, 5), (10, 5), (15, 1), (16, 1)]
-    assert [len(each) for each in calls_of(range(4), 1)] == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("every", "lengths", "platform", "expected"),
-    [
-        (100, (128,), "gpu", 10),
-        (12, (128,), "gpu", 6),
-        (7, (128,), "tpu", 7),
-        (11, (128,), "gpu", 1),
-        (100, (128,), "cpu", 1),
-        (100, (16, 32), "gpu", 1),
-    ],
-)
-def test_steps_of_a_call(causal, every, lengths, platform, expected):
-    own = {"record_every": every, "eval_every": every, "steps": 10 * every, "arms": ("tied",)}
-    config = dataclasses.replace(causal, **own)
-    assert steps_at_once(config, lengths, platform) == expected
 
 
 def test_members_side_by_side_have_the_bits_of_one_after_the_other(masked, monkeypatch):

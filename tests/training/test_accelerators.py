@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import assert_close, build_model, once, random_params, sample
+from bodies import assert_close, once
 
 from jaxtie.config import LSTM, Mixer, Transformer, Variant
 from jaxtie.exor.config import Experiment
-from jaxtie.models.language_model import build_body
-from jaxtie.training import block_engine, devices
+from jaxtie.training import block_engine
 from jaxtie.training.block_engine import (
     Block,
     BlockEngine,
@@ -80,25 +79,6 @@ def test_the_layout_of_a_gpu_trains_as_plain_members_do(model):
 
 
 @pytest.mark.parametrize(
-    "sizes", [LSTM(1, 4, 3), pytest.param(LSTM(3, 8, 5), marks=pytest.mark.slow)]
-)
-def test_an_lstm_in_few_operations_is_the_lstm(sizes, x64):
-    """Values and gradients, of the same parameters."""
-    plain, params, batch = build_model(sizes, tied=False), random_params(sizes), sample()
-    few = plain.clone(body=build_body(sizes, accelerated=True))
-
-    def loss(model, params):
-        apply = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))
-        logits = apply(batch.tokens_BxL, batch.at_BxP)
-        return jnp.sum(jnp.sin(logits) * jnp.arange(logits.size).reshape(logits.shape))
-
-    ours, theirs = (
-        once(jax.value_and_grad(partial(loss, model)))(params) for model in (few, plain)
-    )
-    assert_close(ours, theirs, 1e-11)
-
-
-@pytest.mark.parametrize(
     ("platform", "vocabulary", "expected"),
     [
         ("cpu", 2, BLOCK_SIZE),
@@ -111,29 +91,6 @@ def test_an_lstm_in_few_operations_is_the_lstm(sizes, x64):
 )
 def test_logits_of_a_block_fill_an_accelerator(platform, vocabulary, expected):
     assert logits_block_size(platform, vocabulary) == expected
-
-
-@pytest.mark.parametrize(
-    ("platform", "client", "capability", "width", "expected"),
-    [
-        ("gpu", "PJRT C API\ncuda 13000", "9.0", 64, "cudnn"),
-        ("gpu", "PJRT C API\ncuda 13000", "8.0", 128, "cudnn"),
-        ("gpu", "PJRT C API\ncuda 13000", "7.5", 64, None),
-        ("gpu", "PJRT C API\ncuda 13000", "9.0", 36, None),
-        ("gpu", "PJRT C API\ncuda 13000", "9.0", 192, None),
-        ("gpu", "PJRT C API\nrocm 60300", "gfx90a", 64, None),
-        ("cpu", "cpu", None, 64, None),
-        ("tpu", "PJRT C API\nTFRT TPU v5", None, 64, None),
-    ],
-)
-def test_cudnn_attends_where_it_has_a_kernel(
-    monkeypatch, platform, client, capability, width, expected
-):
-    device = SimpleNamespace(
-        client=SimpleNamespace(platform_version=client), compute_capability=capability
-    )
-    monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert devices.flash_attention(platform, width) == expected
 
 
 def test_blocks_share_equal_hyperparameters_on_a_device():

@@ -101,8 +101,7 @@ def of_nnx(**options):
     model = jaxtie.nnx.Embedding(V, D, **options, rngs=nnx.Rngs(0))
     return {
         "params": model,
-        "loss": lambda model, x: cross_entropy_of(model.logits(jnp.tanh(model(x)))),
-        "batch": X,
+        "loss": lambda model: cross_entropy_of(model.logits(jnp.tanh(model(X)))),
     }
 
 

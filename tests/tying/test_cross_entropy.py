@@ -27,7 +27,7 @@ P, V, D = 70, 50, 8
 HEADS = [
     {},
     {"bias": True},
-    {"logit_softcap": 2.0, "logit_scale": 0.5},
+    {"logit_softcap": 2.0},
     {"allowed": True, "z_loss": 1e-2},
     {"bias": True, "logit_softcap": 3.0, "allowed": True, "z_loss": 1e-3},
 ]
@@ -47,12 +47,10 @@ def cast(values, dtype):
     return {name: jnp.asarray(value, dtype) for name, value in values.items()}
 
 
-def plain(
-    values, *, bias=False, allowed=False, logit_scale=1.0, logit_softcap=None, z_loss=0.0, count=P
-):
+def plain(values, *, bias=False, allowed=False, logit_softcap=None, z_loss=0.0, count=P):
     """Compute all logits at once."""
     target, weight = TARGETS[:count], WEIGHTS[:count]
-    logits = values["h"][:count] @ values["table"].T * logit_scale
+    logits = values["h"][:count] @ values["table"].T
     logits = logits + values["bias"][None] if bias else logits
     logits = logit_softcap * jnp.tanh(logits / logit_softcap) if logit_softcap else logits
     logits = jnp.where(ALLOWED[None], logits, -jnp.inf) if allowed else logits
@@ -136,25 +134,18 @@ def test_positions_of_weight_zero_may_have_any_target(target):
 
 
 @pytest.mark.parametrize("target", [-1, -100, V, 2 * V])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_a_target_that_is_no_token_makes_loss_and_gradients_nan(target, reduction):
-    """Of reduction "none": the loss of this position only."""
+def test_a_target_that_is_no_token_makes_loss_and_gradients_nan(target):
     targets = TARGETS.at[3].set(target)
 
     def loss(values):
-        found, _ = cross_entropy(
-            values["h"], values["table"], targets, reduction=reduction, block=16
-        )
-        return jnp.sum(found), found
+        return cross_entropy(values["h"], values["table"], targets, block=16)[0]
 
-    (total, found), slopes = jax.value_and_grad(loss, has_aux=True)(cast(VALUES, jnp.float32))
-    assert jnp.isnan(total) and jnp.isnan(slopes["table"]).all() and jnp.isnan(slopes["h"][3]).all()
-    if reduction == "none":
-        assert list(np.flatnonzero(jnp.isnan(found))) == [3]
+    found, slopes = once(jax.value_and_grad(loss))(cast(VALUES, jnp.float32))
+    assert jnp.isnan(found) and jnp.isnan(slopes["table"]).all() and jnp.isnan(slopes["h"][3]).all()
 
 
 @pytest.mark.parametrize("ignored", [-100, -1, 7, V])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_ignored_targets_do_not_count(ignored, reduction):
     """Loss and gradients are those of a weight of 0."""
     values, places = cast(VALUES, jnp.float32), jnp.array([0, 3, P - 1])
@@ -164,7 +155,7 @@ def test_ignored_targets_do_not_count(ignored, reduction):
         found = cross_entropy(
             values["h"], values["table"], targets, weights, reduction=reduction, **options
         )
-        return jnp.sum(found[0]), found
+        return found[0], found
 
     look = jax.value_and_grad(loss, has_aux=True)
     found = look(values, targets.at[places].set(ignored), None, ignore_index=ignored)
@@ -181,7 +172,7 @@ def by_optax(values, *, allowed, z_loss):
     return losses + z_loss * log_sum**2
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("options", [{}, {"z_loss": 1e-2, "allowed": True}])
 def test_agreement_with_optax(reduction, options, x64):
     """In loss and gradients, for V×D and D×V tables."""
@@ -189,14 +180,9 @@ def test_agreement_with_optax(reduction, options, x64):
     z, allowed = options.get("z_loss", 0.0), options.get("allowed", False)
     weights = WEIGHTS.astype(jnp.float64)
     scale = weights / weights.sum() if reduction == "mean" else weights
-    push = jnp.cos(jnp.arange(P))  # a cotangent for each position
-
-    def combine(losses):
-        return jnp.sum(losses * (push if reduction == "none" else 1))
 
     def plainly(values):
-        losses = by_optax(values, allowed=allowed, z_loss=z)
-        return combine(scale * losses if reduction == "none" else jnp.sum(scale * losses))
+        return jnp.sum(scale * by_optax(values, allowed=allowed, z_loss=z))
 
     def blockwise(values):
         table = values["table"].T if across else values["table"]
@@ -212,7 +198,7 @@ def test_agreement_with_optax(reduction, options, x64):
             reduction=reduction,
             block=16,
         )
-        return combine(found[0].ravel() if found[0].ndim else found[0])
+        return found[0]
 
     found, expected = (once(jax.value_and_grad(loss))(values) for loss in (blockwise, plainly))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-12), found, expected)
@@ -220,19 +206,6 @@ def test_agreement_with_optax(reduction, options, x64):
     logits = values["h"] @ values["table"].T
     expected = optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_bfloat16_gradients_of_each_reduction_are_summed_in_float32(reduction):
-    h, table = jnp.ones((4096, 1), jnp.bfloat16), jnp.zeros((2, 1), jnp.bfloat16)
-
-    def loss(table):
-        options = {"block": 1, "reduction": reduction}
-        return jnp.sum(cross_entropy(h, table, jnp.zeros(4096, int), **options)[0])
-
-    slope = once(jax.grad(loss))(table).astype(jnp.float32).ravel()
-    expected = np.array([-0.5, 0.5]) * (1 if reduction == "mean" else 4096)
-    np.testing.assert_allclose(slope, expected, rtol=1e-2)
 
 
 HEADS_OF_EMBEDDINGS = {
@@ -287,7 +260,7 @@ def test_the_loss_of_an_embedding_has_every_option_of_its_head(head, kind):
     [
         ((D, V), {}, r"the table is \(8, 50\); .* \('V', 8\); say transposed=True if it is D×V"),
         ((V, D), {"transposed": True}, r"the table is \(50, 8\); .* need \(8, 'V'\)$"),
-        ((V, D), {"reduction": "avg"}, "reduction is 'avg'; expected one of mean, sum, none"),
+        ((V, D), {"reduction": "avg"}, "reduction is 'avg'; expected one of mean, sum"),
     ],
 )
 def test_errors_are_one_line(table, options, message):
@@ -295,9 +268,8 @@ def test_errors_are_one_line(table, options, message):
         cross_entropy(jnp.ones((P, D)), jnp.ones(table), TARGETS, **options)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("across", [False, True])
-def test_no_device_holds_a_whole_table_that_is_split_along_the_vocabulary(reduction, across):
+def test_no_device_holds_a_whole_table_that_is_split_along_the_vocabulary(across):
     mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
     axes = (None, "vocabulary") if across else ("vocabulary", None)
     shape = (D, V) if across else (V, D)
@@ -307,8 +279,8 @@ def test_no_device_holds_a_whole_table_that_is_split_along_the_vocabulary(reduct
     h = jax.ShapeDtypeStruct((P, D), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
 
     def loss(h, table):
-        options = {"transposed": across, "block": 16, "reduction": reduction, "z_loss": 1e-3}
-        return jnp.sum(cross_entropy(h, table, TARGETS, **options)[0])
+        options = {"transposed": across, "block": 16, "z_loss": 1e-3}
+        return cross_entropy(h, table, TARGETS, **options)[0]
 
     with jax.set_mesh(mesh):
         text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(h, table).compile().as_text()
@@ -360,20 +332,16 @@ def on_mesh(axis_type):
     return mesh, arrays, tuple(map(jax.device_put, arrays, shardings))
 
 
-REDUCED = [
-    {"reduction": "sum", "z_loss": 1e-3},
-    {"reduction": "none"},
-]
+REDUCED = {"reduction": "sum", "z_loss": 1e-3}
 
 
-@pytest.mark.parametrize("options", REDUCED)
 @pytest.mark.parametrize("checked", [True, False])
-def test_shard_map(options, checked):
+def test_shard_map(checked):
     """Loss and gradients are those of one device, with and without `check_vma`."""
     mesh, arrays, own = on_mesh(AxisType.Auto)
 
     def loss(h, table, *rest):
-        return jnp.sum(cross_entropy(h, table, *rest, block=16, **options)[0])
+        return cross_entropy(h, table, *rest, block=16, **REDUCED)[0]
 
     def mapped(*arrays):
         axes = PartitionSpec("batch"), PartitionSpec(), *[PartitionSpec("batch")] * 2
@@ -392,40 +360,35 @@ def test_shard_map(options, checked):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.parametrize("options", [{}, *REDUCED])
+@pytest.mark.parametrize("options", [{}, REDUCED])
 def test_explicit_mesh_axes(options):
-    """Losses stay split as the targets are."""
+    """Gradients of hidden states stay split as these are."""
     mesh, arrays, own = on_mesh(AxisType.Explicit)
 
     def loss(h, table, *rest):
-        losses = cross_entropy(h, table, *rest, block=16, **options)[0]
-        return jnp.sum(losses), losses
+        return cross_entropy(h, table, *rest, block=16, **options)[0]
 
-    look = once(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+    look = once(jax.value_and_grad(loss, argnums=(0, 1)))
     expected = look(*arrays)
     with jax.set_mesh(mesh):
         found = look(*own)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
     assert found[1][0].sharding.spec[0] == "batch"
-    if options.get("reduction") == "none":
-        assert found[0][1].sharding.spec == PartitionSpec("batch")
 
 
 @pytest.mark.parametrize("axes", [("batch", None), (None, "batch")])
-@pytest.mark.parametrize("options", [{}, REDUCED[1]])
-def test_a_table_on_explicit_mesh_axes_and_targets_of_the_host(options, axes):
+def test_a_table_on_explicit_mesh_axes_and_targets_of_the_host(axes):
     """As in an evaluation that is not compiled; with hidden states of the host or of one device."""
     mesh, (h, table, *rest), _ = on_mesh(AxisType.Explicit)
-    expected = cross_entropy(h, table, *rest, block=16, **options)
+    expected = cross_entropy(h, table, *rest, block=16)
     with jax.set_mesh(mesh):
         split = jax.device_put(table, NamedSharding(mesh, PartitionSpec(*axes)))
         for own in (np.asarray(h), h):
-            found = cross_entropy(own, split, *map(np.asarray, rest), block=16, **options)
+            found = cross_entropy(own, split, *map(np.asarray, rest), block=16)
             jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_a_term_of_a_schedule_is_an_array(reduction):
+def test_a_term_of_a_schedule_is_an_array():
     """As that of the compiled step, also where it is 0."""
     values = cast(VALUES, jnp.float32)
 
@@ -433,8 +396,8 @@ def test_a_term_of_a_schedule_is_an_array(reduction):
     def look(z_loss, fixed):
         def loss(h):
             arguments = h, values["table"], TARGETS, WEIGHTS
-            options = {"reduction": reduction, "z_loss": z_loss if fixed is None else fixed}
-            return jnp.sum(cross_entropy(*arguments, block=16, **options)[0])
+            own = z_loss if fixed is None else fixed
+            return cross_entropy(*arguments, block=16, z_loss=own)[0]
 
         return jax.value_and_grad(loss)(values["h"])
 
@@ -444,21 +407,18 @@ def test_a_term_of_a_schedule_is_an_array(reduction):
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_no_positions(shape, reduction):
+def test_no_positions(shape):
     values = cast(VALUES, jnp.float32)
 
     def loss(table):
         h, target = jnp.zeros((*shape, D)), jnp.zeros(shape, int)
-        found = cross_entropy(h, table, target, reduction=reduction)
-        return jnp.sum(found[0]), found
+        return cross_entropy(h, table, target)[0]
 
-    (total, found), slope = jax.value_and_grad(loss, has_aux=True)(values["table"])
-    assert total == 0 and not np.any(slope)
-    assert found[0].shape == (shape if reduction == "none" else ())
+    found, slope = jax.value_and_grad(loss)(values["table"])
+    assert found == 0 and not np.any(slope)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_negative_weights_are_advantages(reduction):
     """The mean divides by Σ |weight|, so that it keeps the sign; the accuracy is in 0...1."""
     values, weights = cast(VALUES, jnp.float32), WEIGHTS * jnp.where(jnp.arange(P) % 2, -2, 1)
@@ -471,7 +431,7 @@ def test_negative_weights_are_advantages(reduction):
 
     def blockwise(values):
         arguments = values["h"], values["table"], TARGETS, weights
-        return [jnp.sum(x) for x in cross_entropy(*arguments, reduction=reduction, block=16)]
+        return cross_entropy(*arguments, reduction=reduction, block=16)
 
     found, expected = (
         once(jax.value_and_grad(lambda v, f=f: tuple(f(v)), has_aux=True))(values)
@@ -481,17 +441,15 @@ def test_negative_weights_are_advantages(reduction):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_a_target_that_is_excluded_is_wrong(reduction):
+def test_a_target_that_is_excluded_is_wrong():
     """Loss and gradients are NaN, unless the position does not count."""
     spec = EmbeddingSpec(V, D, tied=True, excluded_rows=(0, 4))
     params = {"input": jnp.asarray(VALUES["table"], jnp.float32)}
     h, targets = jnp.asarray(VALUES["h"], jnp.float32), TARGETS.at[TARGETS == 0].set(1)
 
     def loss(params, weights=None):
-        options = {"reduction": reduction, "block": 16}
         wrong = targets.at[3].set(4)
-        return jnp.sum(embedding_cross_entropy(spec, params, h, wrong, weights, **options)[0])
+        return embedding_cross_entropy(spec, params, h, wrong, weights, block=16)[0]
 
     found, slope = jax.value_and_grad(loss)(params)
     assert jnp.isnan(found) and jnp.isnan(slope["input"]).any()

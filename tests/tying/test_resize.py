@@ -114,20 +114,17 @@ def test_any_optimizer_goes_along(name):
     assert_equal(resize(larger, larger_state, V, **PATHS, tx=tx)[:2], (params, state))
 
 
-@pytest.mark.parametrize("kind", ["mean", "zeros"])
-def test_new_rows(kind):
+def test_new_rows():
     """In a V×D table, a D×V table and the bias between them."""
     params = untied_tree()
-    found, _, mask = resize(params, (), NEW, new_rows=kind, **PATHS)
+    found, _, mask = resize(params, (), NEW, **PATHS)
     tables = [(params["embed"]["table"], found["embed"]["table"])]
     tables.append((params["head"]["kernel"].T, found["head"]["kernel"].T))
     for old, new in tables:
-        expected = {"mean": old.mean(0), "zeros": np.zeros(D)}[kind]
         np.testing.assert_array_equal(new[:V], old)
-        np.testing.assert_allclose(new[V:], np.broadcast_to(expected, (3, D)), rtol=1e-6)
+        np.testing.assert_allclose(new[V:], np.broadcast_to(old.mean(0), (3, D)), rtol=1e-6)
     bias = params["head"]["bias"]
-    expected = 0 if kind == "zeros" else bias.mean()
-    np.testing.assert_allclose(found["head"]["bias"], [*bias, *[expected] * 3], rtol=1e-6)
+    np.testing.assert_allclose(found["head"]["bias"], [*bias, *[bias.mean()] * 3], rtol=1e-6)
     np.testing.assert_array_equal(found["w"], params["w"])
     assert jax.tree.map(jnp.shape, mask) == {
         "embed": {"table": (NEW, 1)},
@@ -311,20 +308,17 @@ def test_vectors_padding_and_new_tokens_when_a_vocabulary_is_trimmed():
     np.testing.assert_array_equal(mask["head"]["bias"], [False] * 3 + [True] * 5)
 
 
-@pytest.mark.parametrize("how", ["mean", "zero"])
-def test_how_rows_begin_anew(how):
+def test_rows_begin_anew_as_the_mean_of_all_others():
     params, ids, others = untied_tree(), np.array([1, 4]), np.array([0, 2, 3])
-    found, state = reset_rows(params, (), ids, how, known=5, **PATHS)
+    found, state = reset_rows(params, (), ids, known=5, **PATHS)
     assert state == ()
     tables = [(params["embed"]["table"], found["embed"]["table"])]
     tables.append((params["head"]["kernel"].T, found["head"]["kernel"].T))
     for old, new in tables:
         np.testing.assert_array_equal(np.delete(new, ids, 0), np.delete(old, ids, 0))
-        expected = old[others].mean(0) if how == "mean" else np.zeros(D)
-        np.testing.assert_allclose(new[ids], [expected] * 2, rtol=1e-5)
+        np.testing.assert_allclose(new[ids], [old[others].mean(0)] * 2, rtol=1e-5)
     bias = params["head"]["bias"]
-    expected = bias[others].mean() if how == "mean" else 0
-    np.testing.assert_allclose(found["head"]["bias"][ids], expected, rtol=1e-5)
+    np.testing.assert_allclose(found["head"]["bias"][ids], bias[others].mean(), rtol=1e-5)
     np.testing.assert_array_equal(found["w"], params["w"])
 
 
@@ -469,7 +463,6 @@ ERRORS = [
     ({"size": V - 1, "multiple": 2}, "has 6 rows for 5 tokens; say known=..., the number of rows"),
     ({"opt_state": optax.adam(1.0).init({"other": jnp.ones(3)})}, "and the parameters that it is"),
     ({"size": 0}, "size = 0; expected 1 or more"),
-    ({"new_rows": "noise"}, "new_rows is 'noise'; expected mean or zeros"),
     ({"tx": None}, "an optimizer's state needs the optimizer; pass it as tx="),
     ({"tx": optax.sgd(0.1)}, "the state is not of this optimizer; pass the one that made it"),
     ({"input": "embed/tabel"}, "no 'embed/tabel' in the parameters; there is table"),
@@ -484,8 +477,7 @@ OF_IDS = [
     (resize, {"keep": [1, 2], "size": 1}, "size = 1; expected 2 or more"),
     (resize, {}, "size = 0; expected 1 or more"),
     (reset_rows, {"ids": [-1]}, "ids has -1; expected ids in 0...5, each once"),
-    (reset_rows, {"ids": [1], "how": "zeros"}, "how is 'zeros'; expected one of mean, zero"),
-    (reset_rows, {"ids": range(V)}, "no row stays, so there is no mean"),
+    (reset_rows, {"ids": range(V)}, "no row stays, so new ones have no mean"),
     (reset_rows, {"ids": [1], "tx": optax.sgd(0.1)}, "the state is not of this optimizer"),
 ]
 
