@@ -31,7 +31,6 @@ from jaxtie.checks import (
     plain,
     suggest,
 )
-from jaxtie.checks import MissingInputError as MissingInputError
 from jaxtie.checks import Size as Size
 from jaxtie.checks import check_path as check_path
 from jaxtie.checks import check_size as check_size
@@ -273,7 +272,6 @@ class TaskConfig:
       accepted: options of the command line that change such an experiment.
       refusal: why others do not: "not an option of NAME, which ...".
       interventions: whether it applies those of a head, see `Interventions`.
-      many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
       reports: functions that need no jax. Of the configuration: `schema`
         (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
         `conclusion`, `tables` and `plots` (by file name); `jaxtie.results.analysis` has a generic
@@ -300,7 +298,6 @@ class TaskConfig:
     )
     refusal: ClassVar[str] = "does not have it"
     interventions: ClassVar[bool] = False
-    many_seeds: ClassVar[bool] = False
     reports: ClassVar[Mapping[str, Callable]] = {}
     name: str
     claim: str = ""

@@ -40,12 +40,10 @@ from jaxtie.results.claims import Claim, claims_table, judge_claims
 from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
-from jaxtie.run.all import run_all
 from jaxtie.run.experiment_files import (
     experiment_folder,
     find_experiment,
     list_experiments,
-    load_experiment,
     load_experiment_and_claims,
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan_lines
@@ -123,10 +121,7 @@ Train an experiment's arms, many seeds at once, and compare them.
   EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
                             `experiment`
   --list                    list the experiments, each a question, and the verdicts on its claims
-  --all                     run every experiment that --list shows and write one page about them,
-                            DIR/index.html; text experiments need --text or --tfds
-  --out DIR                 folder for results, figures and report (runs/NAME[-TEXT]); with --all,
-                            of the folders of all runs (runs)
+  --out DIR                 folder for results, figures and report (runs/NAME[-TEXT])
   --overwrite               remove an earlier run from DIR and start anew
   --checkpoint-every S      seconds of training between two checkpoints (60); a killed run goes on
                             from the last one
@@ -173,7 +168,6 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
 """
     experiment: str | None = argument()
     list: bool = flag()
-    all: bool = flag()
     out: Path | None = option(parse_path)
     overwrite: bool = flag()
     checkpoint_every: float = option(parse_above_0("a number of seconds above 0"), 60.0)
@@ -205,12 +199,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
 
 # Options that change no experiment; a task says which of the others it accepts.
 COMMON = frozenset(
-    "experiment list all out overwrite checkpoint_every dry_run json quiet version distributed"
+    "experiment list out overwrite checkpoint_every dry_run json quiet version distributed"
     " coordinator process_count process_index".split()
-)
-WITH_ALL = frozenset(
-    "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
-    " skip_bad vocab vocab_size".split()
 )
 
 
@@ -249,9 +239,6 @@ def parse_run(words: Sequence[str]) -> RunOptions:
         "--scale: expected without --steps, which says how many steps there are",
     )
     check(not (options.json and options.dry_run), "--json: expected without --dry-run")
-    if options.all:
-        reason = "no option of --all, which runs the experiments as they are declared"
-        refuse_other_than(WITH_ALL, options, reason)
     return options
 
 
@@ -261,14 +248,11 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     Raises:
       UserError: if an option does not apply to it, or a value is invalid.
     """
-    if not options.all:
-        reason = f"not an option of {experiment.name}, which {experiment.refusal}"
-        refuse_other_than(experiment.accepted | COMMON, options, reason)
+    reason = f"not an option of {experiment.name}, which {experiment.refusal}"
+    refuse_other_than(experiment.accepted | COMMON, options, reason)
     own = {field.name for field in dataclasses.fields(experiment)} | {*NUMBERS}
     given = {name: getattr(options, name) for name in experiment.accepted & own}
     fields = {name: value for name, value in given.items() if value not in (None, ())}
-    if options.all and not experiment.many_seeds and "seeds" in fields:
-        fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
     experiment = dataclasses.replace(experiment, **experiment.changes(options)).changed(**fields)
     for name, values in dict(experiment.sweep).items():
         for point in (experiment.at({name: value}) for value in values):
@@ -298,8 +282,6 @@ def _run(options: RunOptions, command: str) -> int:
     if options.list:
         print(*list_experiments(), sep="\n")
         return 0
-    if options.all:
-        return _run_every_one(options, session)
     declared = _declared(options.experiment)
     experiment = changed(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
@@ -387,7 +369,7 @@ def _judge(
     content = table.markdown().encode()
     if not folder.claims.exists() or folder.claims.read_bytes() != content:
         atomic_write(folder.claims, content)
-        write_report(folder, results.attrs["experiment"], results.attrs["claim"])
+        write_report(folder, results)
     found, judged = [], judge_claims(claims, results, runs, lenient=True)
     for claim, (verdict, estimate) in zip(claims, judged):
         each = {"verdict": verdict, "claim": claim.sentence, "holds_if": claim.bounds}
@@ -451,22 +433,3 @@ def _run_with_others(
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()
     return status
-
-
-def _run_every_one(options: RunOptions, session: Session) -> int:
-    """Run every experiment that --list shows; return the exit status."""
-    out = options.out or RUNS
-
-    def declare(path: Path) -> TaskConfig:
-        experiment = changed(load_experiment(path), options)
-        _check_inputs(experiment, RunFolder(out / experiment.folder_name), session.overwrite)
-        return experiment
-
-    return run_all(
-        sorted(experiment_folder().glob("*.py")),
-        declare,
-        lambda experiment, folder: _run_one(experiment, folder, options, session),
-        out,
-        session,
-        dry_run=options.dry_run,
-    )

@@ -44,7 +44,7 @@ def _report(options: ReportOptions) -> int:
     for path in options.runs:
         folder, results = RunFolder(path), lifecycle.load(path)
         written = lifecycle.draw(folder, results, pdf=options.pdf)
-        written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
+        written.append(write_report(folder, results))
         if options.csv:
             written += write_frames(analysis.frames(results), folder.path / "csv")
         print(*written, sep="\n")

@@ -182,9 +182,6 @@ BAD = [
     ("--scale 0.01 --arms untied@73000,untied@74000", "untied@700,untied@700: each may be"),
     ("--steps 300 --arms untied@1/2", "untied@1/2: 1/2 of 300 steps: the nearest record, 200"),
     ("--scale 0.1 --steps 1000", "--scale: expected without --steps"),
-    ("--all good.py", "EXPERIMENT: no option of --all"),
-    ("--all --steps 1000", "--steps: no option of --all"),
-    ("--all --distributed", "--distributed: no option of --all"),
     ("--dry-run=1", "--dry-run: expected without a value, got '1'"),
     ("--steps 1.5", "--steps: '1.5': expected a positive integer"),
     ("--arms tied+bais", "; did you mean bias?"),
@@ -193,7 +190,6 @@ BAD = [
     ("--sedes 3", "--sedes: no such option; did you mean --seeds?"),
     ("--list output_bias", "EXPERIMENT: expected without --list"),
     ("--list --seeds 3", "--seeds: expected without --list"),
-    ("--all --list", "--all: expected without --list"),
     ("--version good.py", "EXPERIMENT: expected without --version"),
     ("--steps", "--steps: expected one argument"),
     ("--json --dry-run", "--json: expected without --dry-run"),
@@ -332,7 +328,7 @@ try:
     runpy.run_module("jaxtie.run", run_name="__main__")
 except SystemExit as end:
     print(end.code)
-import jaxtie, jaxtie.run.command, jaxtie.run.all
+import jaxtie, jaxtie.run.command
 jaxtie.load
 print("jax" in sys.modules, callable(jaxtie.run))
 """

@@ -334,17 +334,3 @@ def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):
     members = "members   2: 1 seeds x tied, untied@20, 40 steps"
     assert all(each in out for each in (members, "tokens/s", "MiB on the devices", "2 programs"))
     assert not (tmp_path / "run").exists()
-
-
-def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, capsys):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "text.py").write_text((place / "text_mlm.py").read_text())
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["--all", "--quiet"]) == 0
-    out, error = capsys.readouterr()
-    assert "skipped" in out and "needs a text" in error
-    options = ["--text", str(place / "corpus")]
-    options += "--vocab-size 120 --seeds 64 --scale 0.5".split()
-    assert cli.main(["--all", "--quiet", *options]) == 0
-    (folder,) = (tmp_path / "runs").glob("text-mlm-corpus-*")
-    assert RunFolder(folder).load().sizes["seed"] == 1
