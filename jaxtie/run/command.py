@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import shlex
 import sys
 from collections import Counter
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-import jaxtie
 from jaxtie.arms import Arm
 from jaxtie.checks import UserError, check, real
 from jaxtie.config import TaskConfig
@@ -59,20 +57,14 @@ NUMBERS = ("learning_rate", "weight_decay", "width")  # options that are numbers
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 
 
-def _parse_probabilities(text: str) -> tuple[float, ...]:
-    try:
-        values = tuple(real(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) != 2 or not all(0 <= p <= 1 for p in values) or not math.isclose(sum(values), 1):
-        raise ValueError(f"{text!r}: expected two probabilities that sum to 1, such as 0.1,0.9")
-    return values
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(real, text.split(",")))
 
 
 def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     name, _, values = text.partition("=")
     try:
-        return name, tuple(real(value) for value in values.split(","))
+        return name, _parse_numbers(values)
     except ValueError:
         raise ValueError(
             f"{text!r}: expected NAME=VALUE,VALUE, such as weight_decay=0,0.1"
@@ -98,7 +90,7 @@ class TextOptions:
 """
     text: tuple[Path, ...] = option(parse_path, ())
     tfds: str | None = option()
-    text_field: str | None = option(str, None, "--tfds-field")
+    text_field: str | None = option()
     document: str | None = option(parse_one_of(*DOCUMENTS))
     skip_bad: bool = flag()
     vocab: Path | None = option(parse_path)
@@ -115,7 +107,7 @@ usage: jaxtie run [EXPERIMENT] [OPTIONS]
 Train an experiment's arms, many seeds at once, and compare them.
 
   jaxtie run --seeds 64                             the paper's main experiment
-  jaxtie run output_bias --seeds 128 --scale 0.1    another one, a tenth as long
+  jaxtie run output_bias --seeds 128 --steps 15000  another one, a tenth as long
   jaxtie run text_clm --text books/                 a language model on your text
 
   EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
@@ -128,12 +120,10 @@ Train an experiment's arms, many seeds at once, and compare them.
   --dry-run                 print estimates of time, memory and disk; write nothing
   --json                    print the conclusion as JSON
   --quiet                   print no progress
-  --version                 print the version
 
 changes of the experiment (in brackets: the main experiment's values)
   --seeds N|A-B|A-B,C       how many seeds (from 0), a range, or a list of seeds and ranges (64)
-  --steps STEPS             updates of each member, one batch each (150,000)
-  --scale F                 multiply the steps; arms untie at the same share, the schedule of the
+  --steps STEPS             updates of each member, one batch each (150,000); the schedule of the
                             learning rate stays
   --arms ARM,ARM            variants to compare on the same seeds and data: tied, untied,
                             untied@STEP (tied up to there), untied@2/3 (of the run), with options:
@@ -174,10 +164,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     dry_run: bool = flag()
     json: bool = flag()
     quiet: bool = flag()
-    version: bool = flag()
     seeds: tuple[int, ...] | None = option(parse_seeds)
     steps: int | None = option(parse_positive)
-    scale: float | None = option(parse_above_0("a number above 0, such as 0.1"))
     arms: tuple[Arm, ...] | None = option(parse_arms)
     learning_rate: float | None = option(parse_above_0("a number above 0, such as 1e-3"))
     weight_decay: float | None = option(real)
@@ -187,8 +175,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     eval_every: int | None = option(parse_positive)
     data_seed: int | None = option(parse_from_0)
     data: str | None = option(parse_one_of(*DATA_STREAMS))
-    zeros: tuple[float, float] | None = option(_parse_probabilities)
-    ones: tuple[float, float] | None = option(_parse_probabilities)
+    zeros: tuple[float, float] | None = option(_parse_numbers)
+    ones: tuple[float, float] | None = option(_parse_numbers)
     all_strings: bool = flag()
     independent_layers: bool = flag()
     distributed: bool = flag()
@@ -199,8 +187,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
 
 # Options that change no experiment; a task says which of the others it accepts.
 COMMON = frozenset(
-    "experiment list out overwrite checkpoint_every dry_run json quiet version distributed"
-    " coordinator process_count process_index".split()
+    "experiment list out overwrite checkpoint_every dry_run json quiet distributed coordinator"
+    " process_count process_index".split()
 )
 
 
@@ -208,7 +196,7 @@ def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> Non
     """Raise UserError with the reason if an option was given that is not `useful`."""
     for each in dataclasses.fields(options):
         if each.name not in useful and getattr(options, each.name) != each.default:
-            named = "others" in each.metadata
+            named = "named" in each.metadata
             shown = f"--{each.name.replace('_', '-')}" if named else "EXPERIMENT"
             raise UserError(f"{shown}: {reason}")
 
@@ -216,9 +204,8 @@ def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> Non
 def parse_run(words: Sequence[str]) -> RunOptions:
     """Read the options of `jaxtie run`; see `parse_command`."""
     options = parse_command(RunOptions, "jaxtie run", words)
-    for name in ("version", "list"):
-        if getattr(options, name):
-            refuse_other_than({name}, options, f"expected without --{name}")
+    if options.list:
+        refuse_other_than({"list"}, options, "expected without --list")
     address = {
         "--coordinator": options.coordinator,
         "--process-count": options.process_count,
@@ -234,10 +221,6 @@ def parse_run(words: Sequence[str]) -> RunOptions:
             index < count,
             f"--process-index {index}: expected less than --process-count {count}",
         )
-    check(
-        not (options.steps and options.scale),
-        "--scale: expected without --steps, which says how many steps there are",
-    )
     check(not (options.json and options.dry_run), "--json: expected without --dry-run")
     return options
 
@@ -259,7 +242,7 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
             again = dataclasses.replace(point, **point.changes(options))
             again = again.changed(**fields | {"sweep": ()})
             check(again == point, f"sweep of {name}: another option sets it; give one of the two")
-    return experiment.scaled(options.scale) if options.scale else experiment
+    return experiment
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
@@ -276,9 +259,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _run(options: RunOptions, command: str) -> int:
     session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
-    if options.version:
-        print(f"jaxtie {jaxtie.__version__}")
-        return 0
     if options.list:
         print(*list_experiments(), sep="\n")
         return 0

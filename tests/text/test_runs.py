@@ -264,7 +264,7 @@ ON_CORPUS = "text_mlm.py --text corpus"
 BAD = [  # the command line, and words of the one line of error
     ("text_mlm.py", "needs a text"),
     ("text_mlm.py --text nowhere", "nowhere: no such file"),
-    (f"{ON_CORPUS} --tfds-field body", "--text-field body: corpus/a.txt: text files have no"),
+    (f"{ON_CORPUS} --text-field body", "--text-field body: corpus/a.txt: text files have no"),
     (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
     (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: cannot tokenise an unknown word"),
     ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
