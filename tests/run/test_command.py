@@ -233,18 +233,26 @@ FILES = {
 }
 
 
-@pytest.fixture
-def workplace(tmp_path, tmp_path_factory, monkeypatch) -> Path:
-    """A current folder with invalid files and runs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with invalid files and runs."""
+    place = tmp_path_factory.mktemp("place")
     for name, text in FILES.items():
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text(text)
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
     for finished, name, steps in ((True, "finished", 200_000), (False, "unfinished", 100)):
         config = {"experiment": jaxtie.Experiment(steps=steps).as_dict(), "finished": finished}
-        RunFolder(Path(name)).write_config(config)
-    return tmp_path
+        RunFolder(place / name).write_config(config)
+    return place
+
+
+@pytest.fixture
+def workplace(place, tmp_path, monkeypatch) -> Path:
+    """The same as the current folder; nothing is written there."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return place
 
 
 @pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
@@ -259,12 +267,7 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(
     assert (out, error.count("\n")) == ("", 1)
     assert error.startswith("jaxtie: ") and words in error
     assert "Traceback" not in error and "---" not in error
-    after = {
-        path: path.stat().st_mtime_ns
-        for path in workplace.rglob("*")
-        if "__pycache__" not in path.parts
-    }
-    assert after == before
+    assert before == {path: path.stat().st_mtime_ns for path in workplace.rglob("*")}
 
 
 @pytest.mark.parametrize(
@@ -299,42 +302,34 @@ def command(*arguments: str, **options) -> subprocess.CompletedProcess:
     )
 
 
-def test_an_error_on_a_terminal_is_one_line_without_colours(workplace):
-    ours, terminal = pty.openpty()
-    pipes = {"stdout": terminal, "stderr": subprocess.PIPE, "env": os.environ | {"TERM": "xterm"}}
-    done = command("-m", "jaxtie.run", "--seeds", "5-2", **pipes)
-    os.close(terminal)
-    os.close(ours)
-    line = f"jaxtie: --seeds: '5-2': {NO_SEEDS} (see jaxtie run --help)\n"
-    assert (done.returncode, done.stderr) == (2, line)
-
-
-def test_the_command_starts_without_jax_and_without_warnings():
+def test_an_error_on_a_terminal_is_one_line_without_colours_jax_or_warnings():
     """And `jaxtie.run` stays the function after the package of that name was imported."""
     code = """
 import runpy, sys
-sys.argv = ["jaxtie.run", "--help"]
+sys.argv = ["jaxtie.run", "--seeds", "5-2"]
 try:
     runpy.run_module("jaxtie.run", run_name="__main__")
 except SystemExit as end:
-    print(end.code)
+    print(end.code, file=sys.stderr)
 import jaxtie, jaxtie.run.command
 jaxtie.load
-print("jax" in sys.modules, callable(jaxtie.run))
+print("jax" in sys.modules, callable(jaxtie.run), file=sys.stderr)
 """
-    done = command("-c", code, capture_output=True)
-    assert done.stdout.splitlines()[-2:] == ["0", "False True"]
-    assert done.stderr == ""
+    ours, terminal = pty.openpty()
+    pipes = {"stdout": terminal, "stderr": subprocess.PIPE, "env": os.environ | {"TERM": "xterm"}}
+    done = command("-c", code, **pipes)
+    os.close(terminal)
+    os.close(ours)
+    line = f"jaxtie: --seeds: '5-2': {NO_SEEDS} (see jaxtie run --help)\n"
+    assert (done.returncode, done.stderr) == (0, f"{line}2\nFalse True\n")
+
+
+LONG_OUTPUTS = ("run --list", "report {run}", "run {again}")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        "--help",
-        "run --list",
-        pytest.param("report {run}", marks=pytest.mark.slow),
-        pytest.param("run {again}", marks=pytest.mark.slow),
-    ],
+    ["--help", *(pytest.param(each, marks=pytest.mark.slow) for each in LONG_OUTPUTS)],
 )
 @pytest.mark.parametrize("closed", ["nobody reads", "closed"])
 def test_output_that_nobody_reads_ends_quietly(tmp_path, monkeypatch, arguments, closed):
@@ -450,7 +445,8 @@ def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):
     assert places == sorted(places)
 
 
-def test_a_list_reports_a_file_that_fails_and_goes_on(workplace, capsys):
+def test_a_list_reports_a_file_that_fails_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     Path("experiments").mkdir()
     for name in ("broken.py", "good.py"):
         Path("experiments", name).write_text(FILES[name])
