@@ -1,5 +1,6 @@
 """Run `jaxtie COMMAND`; the help and the version need no other module."""
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +10,13 @@ import jaxtie
 from jaxtie.checks import suggest
 from jaxtie.shutdown import leave
 
-COMMANDS = ("run", "compare", "advise", "audit", "report")
+COMMANDS = {  # the modules and their functions
+    "run": ("jaxtie.run.command", "main"),
+    "compare": ("jaxtie.compare.command", "main_compare"),
+    "advise": ("jaxtie.advise.command", "main_advise"),
+    "audit": ("jaxtie.audit.command", "main_audit"),
+    "report": ("jaxtie.run.report", "main"),
+}
 HELP = """usage: jaxtie COMMAND [OPTIONS]
 
 Should a language model share one embedding table between its input and its output?
@@ -29,27 +36,11 @@ In Python: import jaxtie; help(jaxtie).
 
 def _main_of(command: str) -> Callable[[Sequence[str]], int]:
     """Import the function that runs a command with its options; it returns the exit status."""
-    if command == "run":
-        from jaxtie.run.command import main
-
-        return main
-    if command == "compare":
-        from jaxtie.compare.command import main_compare
-
-        return main_compare
-    if command == "advise":
-        from jaxtie.advise.command import main_advise
-
-        return main_advise
     if command == "audit":
         # More BLAS threads than one would wait for each other. Set before NumPy is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        from jaxtie.audit.command import main_audit
-
-        return main_audit
-    from jaxtie.run.report import main as main_report
-
-    return main_report
+    module, name = COMMANDS[command]
+    return getattr(importlib.import_module(module), name)
 
 
 def _find_main(arguments: list[str]) -> Callable[[], int]:

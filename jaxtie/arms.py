@@ -307,13 +307,9 @@ class Arm:
             f"arm {self}: {self.share} of {steps} steps: the nearest record, {step}, is"
             f" {step / steps:.2f} of them; expected a smaller record_every",
         )
-        arm = self.at(step)
+        arm = Arm(f"{self.name.partition('@')[0]}@{step}")
         object.__setattr__(arm, "share", self.share)
         return arm
-
-    def at(self, step: int | Fraction) -> "Arm":
-        """Return the arm that unties at another step or share of the run."""
-        return Arm(f"{self.name.partition('@')[0]}@{step}")
 
     def __str__(self) -> str:
         """Return the name."""

@@ -24,10 +24,6 @@ class UserError(ValueError):
     """An error of a user, in one line: the value, the expected ones and what to do."""
 
 
-class MissingInputError(UserError):
-    """An experiment lacks an input that was not given, such as a text."""
-
-
 def check(holds: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not holds:

@@ -8,10 +8,8 @@ import dataclasses
 import itertools
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from ctypes import c_float
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 from jaxtie.arms import Arm, Interventions, Variant, names_of
@@ -31,7 +29,6 @@ from jaxtie.checks import (
     plain,
     suggest,
 )
-from jaxtie.checks import MissingInputError as MissingInputError
 from jaxtie.checks import Size as Size
 from jaxtie.checks import check_path as check_path
 from jaxtie.checks import check_size as check_size
@@ -273,7 +270,6 @@ class TaskConfig:
       accepted: options of the command line that change such an experiment.
       refusal: why others do not: "not an option of NAME, which ...".
       interventions: whether it applies those of a head, see `Interventions`.
-      many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
       reports: functions that need no jax. Of the configuration: `schema`
         (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
         `conclusion`, `tables` and `plots` (by file name); `jaxtie.results.analysis` has a generic
@@ -295,12 +291,10 @@ class TaskConfig:
     task: ClassVar[str]
     traced: ClassVar[tuple[str, ...]] = ("learning_rate", "eta_min", "weight_decay", "eps")
     accepted: ClassVar[frozenset[str]] = frozenset(
-        "seeds steps scale arms record_every eval_every sweep learning_rate weight_decay"
-        " width".split()
+        "seeds steps arms record_every eval_every sweep learning_rate weight_decay width".split()
     )
     refusal: ClassVar[str] = "does not have it"
     interventions: ClassVar[bool] = False
-    many_seeds: ClassVar[bool] = False
     reports: ClassVar[Mapping[str, Callable]] = {}
     name: str
     claim: str = ""
@@ -478,13 +472,11 @@ class TaskConfig:
             f"arms = {','.join(names_of(self.arms))}: each may be named once",
         )
         check(
-            isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
+            isinstance(self.seeds, Collection) and not isinstance(self.seeds, str),
             f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
         )
-        seeds = tuple(itertools.islice(self.seeds, MOST_SEEDS + 1))
-        check(len(seeds) <= MOST_SEEDS, f"seeds: expected at most {MOST_SEEDS}")
-        object.__setattr__(self, "seeds", plain(seeds))
-        check(bool(self.seeds), "seeds: expected at least one")
+        check(0 < len(self.seeds) <= MOST_SEEDS, f"seeds: expected 1 to {MOST_SEEDS}")
+        object.__setattr__(self, "seeds", plain(tuple(self.seeds)))
         for seed in self.seeds:
             check_seed(seed)
         check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
@@ -531,9 +523,8 @@ class TaskConfig:
             for value in values:
                 check(kind(value) == value, f"sweep of {name}: {value:g}: expected integers")
             sweep[field] = tuple(map(kind, values))
-            different = {value if kind is int else c_float(value).value for value in values}
-            once = len(different) == len(values)
-            check(once, f"sweep of {name}: each value may be named once, as a 32-bit number")
+            once = len({*sweep[field]}) == len(values)
+            check(once, f"sweep of {name}: each value may be named once")
         object.__setattr__(self, "sweep", tuple(sweep.items()))
         for point in combinations(sweep) if sweep else ():
             self.at(point)  # it checks the values
@@ -578,26 +569,6 @@ class TaskConfig:
     def eval_steps(self) -> tuple[int, ...]:
         """Numbers of updates at the evaluations: 0, E, 2E, ... and T."""
         return (*range(0, self.steps, self.eval_every), self.steps)
-
-    def scaled(self, factor: float) -> Self:
-        """Multiply the steps, to the nearest record and at least one; arms untie at their share.
-
-        The schedule of the learning rate stays, so that a shorter run is the beginning of the
-        longer one, up to where its arms untie.
-
-        Raises:
-          UserError: if no record is near such a share, or two arms become one.
-        """
-        records = max(1, round(min(self.steps * factor / self.record_every, 2**31)))
-        arms = tuple(
-            arm.at(Fraction(arm.untie_at, self.steps)) if arm.untie_at else arm for arm in self.arms
-        )
-        try:
-            return dataclasses.replace(self, steps=self.record_every * records, arms=arms)
-        except UserError as error:
-            raise UserError(
-                f"{self.name} at scale {factor:g}: {error}; choose another --scale"
-            ) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them."""

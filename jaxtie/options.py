@@ -70,10 +70,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise ValueError(
             f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
         )
-    seeds = tuple(seed for part in parts for seed in range(part[0], part[-1] + 1))
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"{text!r}: expected each seed once")
-    return seeds
+    return tuple(seed for part in parts for seed in range(part[0], part[-1] + 1))
 
 
 def parse_positive(text: str) -> int:
@@ -135,16 +132,15 @@ def parse_address(text: str) -> str:
     raise ValueError(f"{text!r}: expected HOST:PORT, such as 10.0.0.1:4000")
 
 
-def option(parse: Callable[[str], Any] = str, default: Any = None, *others: str) -> Any:
+def option(parse: Callable[[str], Any] = str, default: Any = None) -> Any:
     """Declare an option with a value, as a field of a dataclass.
 
     Args:
       parse: reads the value; raises ValueError with what was expected.
       default: of the field; (): the option may be repeated, and the field is a tuple.
-      others: further names of it.
     """
     how = {"type": _reader(parse), "action": "append" if default == () else "store"}
-    return dataclasses.field(default=default, metadata={"argparse": how, "others": others})
+    return dataclasses.field(default=default, metadata={"argparse": how, "named": True})
 
 
 def argument(parse: Callable[[str], Any] = str, default: Any = None) -> Any:
@@ -156,7 +152,7 @@ def argument(parse: Callable[[str], Any] = str, default: Any = None) -> Any:
 def flag() -> Any:
     """Declare an option without a value, a bool."""
     how = {"action": "store_true"}
-    return dataclasses.field(default=False, metadata={"argparse": how, "others": ()})
+    return dataclasses.field(default=False, metadata={"argparse": how, "named": True})
 
 
 def _reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -192,12 +188,11 @@ def parse_command(own: type[Options], prog: str, words: Sequence[str]) -> Option
     parser, known = _Parser(prog, add_help=False, allow_abbrev=False), {"--help", "--"}
     fields = {each.name: each for each in dataclasses.fields(own)}  # type: ignore[arg-type]
     for name, each in fields.items():
-        if (others := each.metadata.get("others")) is None:
+        if "named" not in each.metadata:
             parser.add_argument(name, **each.metadata["argparse"])
             continue
-        names = [f"--{name.replace('_', '-')}", *others]
-        known |= {*names}
-        parser.add_argument(*names, dest=name, default=None, **each.metadata["argparse"])
+        known.add(shown := f"--{name.replace('_', '-')}")
+        parser.add_argument(shown, dest=name, default=None, **each.metadata["argparse"])
     for word in words:
         if word in ("-h", "--help"):
             print(own.HELP.strip())  # type: ignore[attr-defined]

@@ -121,7 +121,6 @@ class Experiment(TaskConfig):
     )
     refusal: ClassVar[str] = "reads no text"
     interventions: ClassVar[bool] = True
-    many_seeds: ClassVar[bool] = True
     reports: ClassVar[Mapping[str, Callable]] = {
         "schema": exor_schema,
         "constants": exor_constants,

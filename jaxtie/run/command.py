@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import shlex
 import sys
 from collections import Counter
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-import jaxtie
 from jaxtie.arms import Arm
 from jaxtie.checks import UserError, check, real
 from jaxtie.config import TaskConfig
@@ -40,12 +38,10 @@ from jaxtie.results.claims import Claim, claims_table, judge_claims
 from jaxtie.results.folder import RunFolder, atomic_write
 from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
-from jaxtie.run.all import run_all
 from jaxtie.run.experiment_files import (
     experiment_folder,
     find_experiment,
     list_experiments,
-    load_experiment,
     load_experiment_and_claims,
 )
 from jaxtie.run.lifecycle import Outcome, Session, plan_lines
@@ -61,20 +57,14 @@ NUMBERS = ("learning_rate", "weight_decay", "width")  # options that are numbers
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 
 
-def _parse_probabilities(text: str) -> tuple[float, ...]:
-    try:
-        values = tuple(real(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) != 2 or not all(0 <= p <= 1 for p in values) or not math.isclose(sum(values), 1):
-        raise ValueError(f"{text!r}: expected two probabilities that sum to 1, such as 0.1,0.9")
-    return values
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(real, text.split(",")))
 
 
 def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     name, _, values = text.partition("=")
     try:
-        return name, tuple(real(value) for value in values.split(","))
+        return name, _parse_numbers(values)
     except ValueError:
         raise ValueError(
             f"{text!r}: expected NAME=VALUE,VALUE, such as weight_decay=0,0.1"
@@ -99,7 +89,7 @@ class TextOptions:
 """
     text: tuple[Path, ...] = option(parse_path, ())
     tfds: str | None = option()
-    text_field: str | None = option(str, None, "--tfds-field")
+    text_field: str | None = option()
     document: str | None = option(parse_one_of(*DOCUMENTS))
     vocab: Path | None = option(parse_path)
     vocab_size: int | None = option(parse_positive)
@@ -115,28 +105,23 @@ usage: jaxtie run [EXPERIMENT] [OPTIONS]
 Train an experiment's arms, many seeds at once, and compare them.
 
   jaxtie run --seeds 64                             the paper's main experiment
-  jaxtie run output_bias --seeds 128 --scale 0.1    another one, a tenth as long
+  jaxtie run output_bias --seeds 128 --steps 15000  another one, a tenth as long
   jaxtie run text_clm --text books/                 a language model on your text
 
   EXPERIMENT                name of an experiment that --list shows, or a Python file that defines
                             `experiment`
   --list                    list the experiments, each a question, and the verdicts on its claims
-  --all                     run every experiment that --list shows and write one page about them,
-                            DIR/index.html; text experiments need --text or --tfds
-  --out DIR                 folder for results, figures and report (runs/NAME[-TEXT]); with --all,
-                            of the folders of all runs (runs)
+  --out DIR                 folder for results, figures and report (runs/NAME[-TEXT])
   --overwrite               remove an earlier run from DIR and start anew
   --checkpoint-every S      seconds of training between two checkpoints (60); a killed run goes on
                             from the last one
   --dry-run                 print estimates of time, memory and disk; write nothing
   --json                    print the conclusion as JSON
   --quiet                   print no progress
-  --version                 print the version
 
 changes of the experiment (in brackets: the main experiment's values)
   --seeds N|A-B|A-B,C       how many seeds (from 0), a range, or a list of seeds and ranges (64)
-  --steps STEPS             updates of each member, one batch each (150,000)
-  --scale F                 multiply the steps; arms untie at the same share, the schedule of the
+  --steps STEPS             updates of each member, one batch each (150,000); the schedule of the
                             learning rate stays
   --arms ARM,ARM            variants to compare on the same seeds and data: tied, untied,
                             untied@STEP (tied up to there), untied@2/3 (of the run), with options:
@@ -169,17 +154,14 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
 """
     experiment: str | None = argument()
     list: bool = flag()
-    all: bool = flag()
     out: Path | None = option(parse_path)
     overwrite: bool = flag()
     checkpoint_every: float = option(parse_above_0("a number of seconds above 0"), 60.0)
     dry_run: bool = flag()
     json: bool = flag()
     quiet: bool = flag()
-    version: bool = flag()
     seeds: tuple[int, ...] | None = option(parse_seeds)
     steps: int | None = option(parse_positive)
-    scale: float | None = option(parse_above_0("a number above 0, such as 0.1"))
     arms: tuple[Arm, ...] | None = option(parse_arms)
     learning_rate: float | None = option(parse_above_0("a number above 0, such as 1e-3"))
     weight_decay: float | None = option(real)
@@ -188,8 +170,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
     record_every: int | None = option(parse_positive)
     eval_every: int | None = option(parse_positive)
     data_seed: int | None = option(parse_from_0)
-    zeros: tuple[float, float] | None = option(_parse_probabilities)
-    ones: tuple[float, float] | None = option(_parse_probabilities)
+    zeros: tuple[float, float] | None = option(_parse_numbers)
+    ones: tuple[float, float] | None = option(_parse_numbers)
     all_strings: bool = flag()
     independent_layers: bool = flag()
     distributed: bool = flag()
@@ -200,12 +182,8 @@ Exit status: 0 done, 2 a user's error, 130 interrupted.
 
 # Options that change no experiment; a task says which of the others it accepts.
 COMMON = frozenset(
-    "experiment list all out overwrite checkpoint_every dry_run json quiet version distributed"
-    " coordinator process_count process_index".split()
-)
-WITH_ALL = frozenset(
-    "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
-    " vocab vocab_size".split()
+    "experiment list out overwrite checkpoint_every dry_run json quiet distributed coordinator"
+    " process_count process_index".split()
 )
 
 
@@ -213,7 +191,7 @@ def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> Non
     """Raise UserError with the reason if an option was given that is not `useful`."""
     for each in dataclasses.fields(options):
         if each.name not in useful and getattr(options, each.name) != each.default:
-            named = "others" in each.metadata
+            named = "named" in each.metadata
             shown = f"--{each.name.replace('_', '-')}" if named else "EXPERIMENT"
             raise UserError(f"{shown}: {reason}")
 
@@ -221,9 +199,8 @@ def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> Non
 def parse_run(words: Sequence[str]) -> RunOptions:
     """Read the options of `jaxtie run`; see `parse_command`."""
     options = parse_command(RunOptions, "jaxtie run", words)
-    for name in ("version", "list"):
-        if getattr(options, name):
-            refuse_other_than({name}, options, f"expected without --{name}")
+    if options.list:
+        refuse_other_than({"list"}, options, "expected without --list")
     address = {
         "--coordinator": options.coordinator,
         "--process-count": options.process_count,
@@ -239,14 +216,7 @@ def parse_run(words: Sequence[str]) -> RunOptions:
             index < count,
             f"--process-index {index}: expected less than --process-count {count}",
         )
-    check(
-        not (options.steps and options.scale),
-        "--scale: expected without --steps, which says how many steps there are",
-    )
     check(not (options.json and options.dry_run), "--json: expected without --dry-run")
-    if options.all:
-        reason = "no option of --all, which runs the experiments as they are declared"
-        refuse_other_than(WITH_ALL, options, reason)
     return options
 
 
@@ -256,21 +226,18 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     Raises:
       UserError: if an option does not apply to it, or a value is invalid.
     """
-    if not options.all:
-        reason = f"not an option of {experiment.name}, which {experiment.refusal}"
-        refuse_other_than(experiment.accepted | COMMON, options, reason)
+    reason = f"not an option of {experiment.name}, which {experiment.refusal}"
+    refuse_other_than(experiment.accepted | COMMON, options, reason)
     own = {field.name for field in dataclasses.fields(experiment)} | {*NUMBERS}
     given = {name: getattr(options, name) for name in experiment.accepted & own}
     fields = {name: value for name, value in given.items() if value not in (None, ())}
-    if options.all and not experiment.many_seeds and "seeds" in fields:
-        fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
     experiment = dataclasses.replace(experiment, **experiment.changes(options)).changed(**fields)
     for name, values in dict(experiment.sweep).items():
         for point in (experiment.at({name: value}) for value in values):
             again = dataclasses.replace(point, **point.changes(options))
             again = again.changed(**fields | {"sweep": ()})
             check(again == point, f"sweep of {name}: another option sets it; give one of the two")
-    return experiment.scaled(options.scale) if options.scale else experiment
+    return experiment
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
@@ -287,14 +254,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _run(options: RunOptions, command: str) -> int:
     session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
-    if options.version:
-        print(f"jaxtie {jaxtie.__version__}")
-        return 0
     if options.list:
         print(*list_experiments(), sep="\n")
         return 0
-    if options.all:
-        return _run_every_one(options, session)
     declared = _declared(options.experiment)
     experiment = changed(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
@@ -382,7 +344,7 @@ def _judge(
     content = table.markdown().encode()
     if not folder.claims.exists() or folder.claims.read_bytes() != content:
         atomic_write(folder.claims, content)
-        write_report(folder, results.attrs["experiment"], results.attrs["claim"])
+        write_report(folder, results)
     found, judged = [], judge_claims(claims, results, runs, lenient=True)
     for claim, (verdict, estimate) in zip(claims, judged):
         each = {"verdict": verdict, "claim": claim.sentence, "holds_if": claim.bounds}
@@ -446,22 +408,3 @@ def _run_with_others(
         status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
     processes.leave()
     return status
-
-
-def _run_every_one(options: RunOptions, session: Session) -> int:
-    """Run every experiment that --list shows; return the exit status."""
-    out = options.out or RUNS
-
-    def declare(path: Path) -> TaskConfig:
-        experiment = changed(load_experiment(path), options)
-        _check_inputs(experiment, RunFolder(out / experiment.folder_name), session.overwrite)
-        return experiment
-
-    return run_all(
-        sorted(experiment_folder().glob("*.py")),
-        declare,
-        lambda experiment, folder: _run_one(experiment, folder, options, session),
-        out,
-        session,
-        dry_run=options.dry_run,
-    )

@@ -398,7 +398,7 @@ def _show(folder: RunFolder) -> None:
     tables = [conclusion.table, *analysis.tables(results)]
     summary = summary_markdown(results, conclusion.lines(), tables)
     folder.summary.write_text(summary, encoding="utf-8")
-    write_report(folder, results.attrs["experiment"], results.attrs["claim"])
+    write_report(folder, results)
 
 
 def draw(folder: RunFolder, results: xr.Dataset, *, pdf: bool = False) -> list[Path]:

@@ -40,6 +40,6 @@ def _report(options: ReportOptions) -> int:
     for path in options.runs:
         folder, results = RunFolder(path), lifecycle.load(path)
         written = lifecycle.draw(folder, results, pdf=options.pdf)
-        written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
+        written.append(write_report(folder, results))
         print(*written, sep="\n")
     return 0

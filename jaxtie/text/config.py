@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from jaxtie.config import (
     Decoder,
     Interventions,
-    MissingInputError,
     Optimizer,
     Size,
     TaskConfig,
@@ -239,7 +238,7 @@ class TextExperiment(TaskConfig):
             check_path(Path(path))
 
     def changes(self, options: Any) -> dict[str, Any]:
-        """Return the fields that its own options change; MissingInputError without a text."""
+        """Return the fields that its own options change; UserError without a text."""
         given: dict[str, Any] = {
             "field": options.text_field,
             "document": options.document,
@@ -253,7 +252,7 @@ class TextExperiment(TaskConfig):
             given["split_seed"] = options.data_seed
         corpus = dataclasses.replace(self.corpus, **given)
         if not corpus.is_given:
-            raise MissingInputError(
+            raise UserError(
                 f"{self.name}: needs a text; give files or folders by --text PATH, or a data set"
                 " by --tfds NAME"
             )

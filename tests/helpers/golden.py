@@ -239,7 +239,7 @@ causal.py --text nowhere|causal.py --text README.txt|causal.py --text README.txt
 --text README.txt|causal.py --arms tied+nonsense|causal.py --arms tied+bias+bias
 causal.py --arms tied+soft-cap=-1|causal.py --arms untied@100+bias|--sweep ''
 --sweep momentum=0.9|--sweep weight_decay=|--sweep p_X=0.5,1.5|--sweep eps=1e-8,1e-08
---zeros 0.2,0.8 --sweep p_X=0.1,0.5|--scale 0|--scale 0.1 --steps 1000|--all good.py|--all
+--zeros 0.2,0.8 --sweep p_X=0.1,0.5
 --sedes 3|--steps
 """,
     "jaxtie.audit": """

@@ -283,7 +283,7 @@ def test_tied_runs_are_evaluated(place, tmp_path, capsys):
         (["--text", "nowhere"], "no such file"),
         (["--words", "0", "--text", "x"], "positive"),
         (["--size", "huge", "--text", "x"], "--size"),
-        (["--text", "exact.txt", "--tfds-field", "y"], "--text-field y: exact.txt: text files"),
+        (["--text", "exact.txt", "--text-field", "y"], "--text-field y: exact.txt: text files"),
         (["--text", "exact.py"], "exact.py: is no text by its name"),
         (["--text", "pipe"], "--text: pipe: is a pipe, a device or a socket"),
         (["pipe", "--second", "x"], "pipe: is a pipe, a device or a socket"),

@@ -1,11 +1,8 @@
-"""`--all`: run every experiment of a folder and write one page about them."""
+"""`report.html`: one page about a run, whatever its names are."""
 
 import base64
 import itertools
-import os
 import re
-import shutil
-import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,68 +11,32 @@ import xarray as xr
 from drawing import save_small
 
 from jaxtie.results import analysis, plots
-from jaxtie.results.folder import RunFolder, write_sealed
+from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import Table
 from jaxtie.run import command, lifecycle
-from jaxtie.run.page import Section, check_page, write_page
-from jaxtie.training.progress import Progress
+from jaxtie.run.page import write_report
 
 NAME = """<script>alert('&"$_{$')<script>"""
 CLAIM = """</p></title><img src=http://a.b/c.png onerror="d()"> {{ 7 }} &amp; é"""
-TINY = """import jaxtie
+DECLARATION = f"""import jaxtie
 experiment = jaxtie.Experiment(
-    name={!r}, claim={!r}, arms=("untied",), steps=6000, record_every=20, eval_every=100
+    name={NAME!r}, claim={CLAIM!r}, arms=("untied",), steps=40, record_every=10, eval_every=20,
+    seeds=range(3)
 )
 """
-FILES = {
-    "a_hostile": TINY.format(NAME, CLAIM),
-    "b_broken": "1 / 0",
-    "c_plain": TINY.format("plain", "More of the same."),
-    "d_twin": TINY.format("plain", "Not the same."),
-    "e_third": TINY.format("third", "The third."),
-}
-ALL = ["--all", "--seeds", "3", "--scale", "0.01", "--quiet"]  # 60 of 6,000 steps
 PNG = "data:image/png;base64,"
-FOLDERS = (NAME, "plain", "third")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A folder with experiments."""
+def folder(tmp_path_factory) -> Path:
+    """The folder of a run."""
     place = tmp_path_factory.mktemp("place")
-    (place / "experiments").mkdir()
-    for name, text in FILES.items():
-        (place / "experiments" / f"{name}.py").write_text(text)
-    return place
-
-
-@pytest.fixture(scope="module")
-def done(place) -> Path:
-    """The folder after a run of all that was interrupted once, in the first."""
+    (place / "hostile.py").write_text(DECLARATION)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        assert command.main(ALL) == 130
-        assert RunFolder(place / "runs" / NAME).config()["finished"] is False
-        assert not (place / "runs" / "plain").exists()
-        text = Page.of(place).text
-        assert "interrupted" in text and "to come" in text
-        patch.undo()
-        patch.chdir(place)
         patch.setattr(plots, "save", save_small)
-        assert command.main(ALL) == 2
-    return place
-
-
-@pytest.fixture
-def at(done, monkeypatch) -> Path:
-    monkeypatch.chdir(done)
-    return done / "runs"
-
-
-def written(*folders: Path) -> dict[Path, int]:
-    """Return the files of folders and when each was last written."""
-    return {path: path.stat().st_mtime_ns for each in folders for path in each.rglob("*")}
+        assert command.main(["hostile.py", "--quiet"]) == 0
+    return place / "runs" / NAME
 
 
 class Page(HTMLParser):
@@ -85,14 +46,14 @@ class Page(HTMLParser):
 
     def __init__(self, source: str):
         super().__init__()
-        self.open, self.tags, self.text, self.policy = [], [], "", ""
+        self.open, self.tags, self.text = [], [], ""
         self.feed(source)
         self.close()
         assert not self.open
 
     @classmethod
-    def of(cls, place: Path) -> "Page":
-        return cls((place / "runs" / "index.html").read_text(encoding="utf-8"))
+    def of(cls, folder: Path) -> "Page":
+        return cls((folder / "report.html").read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
@@ -110,23 +71,14 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_one_command_runs_every_valid_experiment(at, capsys):
-    before = written(*(at / name for name in FOLDERS))
-    assert command.main(ALL) == 2  # and again: finished ones are not run again
-    assert before == written(*(at / name for name in FOLDERS))
-    out, error = capsys.readouterr()
-    rows = [line.split("│") for line in out.splitlines()]
-    statuses = {cells[1].strip(): cells[2].strip() for cells in rows if len(cells) > 3}
-    failed = dict.fromkeys(("b_broken", "plain"), "failed")  # "plain": the second file of that name
-    assert statuses == dict.fromkeys(FOLDERS, "finished before") | failed
-    assert "3 of 5 experiments are done" in out and "runs/index.html" in out
-    assert error.count("\n") == 2 and "ZeroDivisionError" in error
-    assert "d_twin.py: is named 'plain' as experiments/c_plain.py is" in error
-    assert {path.name for path in at.iterdir()} == {*FOLDERS, "index.html"}
-    assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
+def written_anew(path: Path, results: xr.Dataset, **config: object) -> Page:
+    """Write the page about results into an empty folder and read it."""
+    RunFolder(path).write_config({"experiment": {}, **config})
+    write_report(RunFolder(path), results)
+    return Page.of(path)
 
 
-def test_cells_of_any_text_keep_their_places(tmp_path):
+def test_cells_of_any_text_keep_their_places(folder, tmp_path, monkeypatch):
     """As tokens of a text: a bar would begin a cell of a table in Markdown, a line break end it."""
     tokens = ["|", "a|b", "a||", "a\nb", "<b>|</b>", "\\", "", CLAIM]
     table = Table("Nearest | neighbours", ("word", "a|b"), [(token, "0.5") for token in tokens])
@@ -136,143 +88,57 @@ def test_cells_of_any_text_keep_their_places(tmp_path):
     cells = [line[2:-2].split(" | ")[0] for line in lines[2:]]
     shown = [cell.replace("\\|", "|") for cell in cells]
     assert shown == [token.replace("\n", " ") for token in tokens]
-    write_page(tmp_path / "index.html", "", [Section("", "x", tables=[table])])
-    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
-    assert len(page.all("tr")) == len(tokens) + 1 and not page.all("b")
+    results = lifecycle.load(folder)
+    own, rows = analysis.tables(results), len(Page.of(folder).all("tr"))
+    monkeypatch.setattr(analysis, "tables", lambda _: [*own, table])
+    page = written_anew(tmp_path, results)
+    assert len(page.all("tr")) == rows + len(tokens) + 1 and not page.all("b")
     assert all(token in page.text for token in tokens)
 
 
-def test_an_interrupted_run_gives_what_one_go_gives(at):
-    interrupted, other = (RunFolder(at / name).load().drop_attrs() for name in FOLDERS[:2])
-    xr.testing.assert_identical(interrupted, other)
-
-
-def test_the_status_counts_diverged_members(at, tmp_path):
-    folder = RunFolder(shutil.copytree(at / "plain", tmp_path / "run"))
-    results = folder.load()
-    results["diverged_at"][0, 1] = 20
-    write_sealed(folder.results, results.to_netcdf(engine="h5netcdf"))
-    section = Section("experiments/c_plain.py", "plain", status="done")
-    section.read(folder)
-    assert section.status == "done, 1 of 3 members diverged"
-
-
-def test_the_page_is_self_contained_and_escapes_names(at):
-    page = Page.of(at.parent)
+def test_the_page_is_self_contained_and_escapes_names(folder):
+    page = Page.of(folder)
     assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in page.tags}
     for tag, attributes in page.tags:
-        assert not {"srcset", "style"} & attributes.keys()
+        assert not {"srcset", "style", "href"} & attributes.keys(), tag
         assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("src", PNG).startswith(PNG)
-        assert attributes.get("href", "#").startswith("#"), tag
-    source = (at / "index.html").read_text(encoding="utf-8")
+    source = (folder / "report.html").read_text(encoding="utf-8")
     assert "url(" not in source and "@import" not in source
     assert page.text.count(NAME) >= 2 and page.text.count(CLAIM) == 1
     assert "default-src 'none'" in str(page.all("meta"))
 
 
-def test_every_figure_and_table_is_on_the_page(at):
-    page = Page.of(at.parent)
+def test_every_figure_and_table_is_on_the_page(folder):
+    page = Page.of(folder)
     images = [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")]
-    files = [path for name in FOLDERS for path in (at / name / "figures").glob("*.png")]
-    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 6
+    files = [*(folder / "figures").glob("*.png")]
+    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 2
     assert all(len(image["alt"]) > 50 for image in page.all("img"))
-    for name in FOLDERS:
-        results = lifecycle.load(at / name)
-        shown = {name for name, picture in analysis.plots(results).items() if picture.main}
-        assert shown == {path.stem for path in (at / name / "figures").glob("*.png")}
-    for text in (
-        "Too short to conclude",
-        "distance X-Y, input",
-        "decay-adjusted distance",
-    ):
+    plotted = analysis.plots(lifecycle.load(folder)).items()
+    shown = {name for name, picture in plotted if picture.main}
+    assert shown == {path.stem for path in files}
+    for text in ("Too short to conclude", "distance X-Y, input", "decay-adjusted distance"):
         assert text in page.text
-    assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 3 + 1
-    assert page.text.count("jaxtie run --all") == 4
-    assert page.text.count("orbax-checkpoint") == 3
+    assert len(page.all("table")) == len(page.all("caption")) == 3
+    for text in ("jaxtie run hostile.py", "orbax-checkpoint"):
+        assert page.text.count(text) == 1
 
 
-def test_the_page_is_accessible(at):
-    page = Page.of(at.parent)
+def test_the_page_is_accessible(folder):
+    page = Page.of(folder)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    targets = {link["href"].removeprefix("#") for link in page.all("a")}
     labels = {attributes.get("aria-labelledby") for _, attributes in page.tags} - {None}
-    assert targets | labels == set(ids)
+    assert len(ids) == len(set(ids)) and labels == set(ids)
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
     assert page.all("html")[0]["lang"] == "en" and {"scope"} <= page.all("th")[0].keys()
 
 
-def test_runs_that_differ_are_reported_and_left_alone(at, capsys):
-    before = (at / "plain" / "config.json").read_bytes()
-    assert command.main([*ALL, "--seeds", "1-2"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("holds a run that differs in seeds") == 3
-    page = Page.of(at.parent)
-    assert page.text.count("holds a run that differs in seeds") == 3 and not page.all("img")
-    assert (at / "plain" / "config.json").read_bytes() == before
-
-
-@pytest.fixture
-def run_all(place, monkeypatch, tmp_path, capsys):
-    """Return a function that runs all with the second one replaced by an error."""
-    monkeypatch.chdir(place)
-
-    def start(error: type[BaseException]) -> tuple[int, str, str]:
-        def run_one(experiment, *_):
-            if experiment.name == "plain":
-                raise error("all of it")
-            return lifecycle.Outcome.DONE
-
-        monkeypatch.setattr(command, "_run_one", run_one)
-        status = command.main([*ALL[:-1], "--out", str(tmp_path)])
-        return status, *capsys.readouterr()
-
-    return start
-
-
-def test_after_a_bug_in_one_the_others_are_run(run_all, tmp_path):
-    status, out, error = run_all(MemoryError)
-    assert (status, error.count("Traceback")) == (1, 1) and "third" in out
-    assert "MemoryError: all of it" in (tmp_path / "index.html").read_text()
-
-
-def test_an_interrupt_outside_of_training_ends_the_command(run_all):
-    status, out, error = run_all(KeyboardInterrupt)
-    assert status == 130 and "interrupted" in out and "to come" in out
-    assert "2 of 3: plain, 0:00 since the start" in error
-
-
-def test_a_dry_run_of_all_writes_nothing(place, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(place)
-    monkeypatch.setattr(
-        command, "plan_lines", lambda experiment, *_: [f"plan of {experiment.name}"]
-    )
-    assert command.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
-    assert capsys.readouterr().out == f"plan of {NAME}\nplan of plain\nplan of third\n"
-    assert not (tmp_path / "new").exists()
-
-
-def test_other_files_of_that_name_are_not_overwritten(place, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(place)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
-    (tmp_path / "run").mkdir()
-    RunFolder(tmp_path / "run").write_config({"experiment": {"name": "plain"}})
-    (tmp_path / "file").touch()
-    (tmp_path / "folder" / "index.html").mkdir(parents=True)
-    before = written(tmp_path)
-    for name in ("site", "run", "file", "file/below", "folder"):
-        assert command.main([*ALL, "--out", str(tmp_path / name)]) == 2
-        out, error = capsys.readouterr()
-        assert out == "" and error.splitlines()[-1].startswith("jaxtie: ")
-        assert str(tmp_path / name) in error
-    assert before == written(tmp_path)
-
-
-def test_a_file_name_may_be_any_bytes(tmp_path):
-    write_page(tmp_path / "index.html", "command", [Section("experiments/\udce9.py", "a\udce9")])
-    assert "&#56553;" in (tmp_path / "index.html").read_text(encoding="utf-8")
-    check_page(tmp_path / "index.html")
+def test_a_name_may_be_any_bytes_and_diverged_members_are_counted(folder, tmp_path):
+    results = lifecycle.load(folder).assign_attrs(experiment="a\udce9")
+    results["diverged_at"][0, 1] = 20
+    page = written_anew(tmp_path, results, command="jaxtie run \udce9.py")
+    assert "&#56553;" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 of 3 members" in page.text and "of 3 members" not in Page.of(folder).text

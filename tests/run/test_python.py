@@ -20,7 +20,7 @@ from jaxtie.training.progress import Progress
 
 SESSION = Path(__file__).with_name("notebook.txt")
 QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart.ipynb"
-SHORT = {"steps": 200, "record_every": 20, "eval_every": 100, "seeds": (0, 1), "arms": ("tied",)}
+SHORT = {"steps": 40, "record_every": 10, "eval_every": 20, "seeds": (0, 1), "arms": ("tied",)}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
     assert RunFolder(Path("mine")).config()["finished"] is False
     assert jaxtie.run(experiment, out="mine").drop_attrs().identical(whole.drop_attrs())
     error = capsys.readouterr().err
-    assert "tied: compiling" in error and "200/200 steps" in error
+    assert "tied: compiling" in error and "40/40 steps" in error
 
 
 def test_invalid_values_are_refused():

@@ -402,7 +402,7 @@ REFUSED = [
     (Nested(), {"scale": np.eye(2)}, "expected numbers"),
     (Nested(), {"scale": (10**400,)}, "expected numbers"),
     (Nested(), {"scale": np.float32(1)}, "expected names and values"),
-    (Nested(), {"scale": (0.1, np.float32(0.1))}, "each value may be named once"),
+    (Nested(), {"scale": (0.1, np.float64(0.1))}, "each value may be named once"),
     (Nested(), {"scale": np.array([1, np.inf])}, "expected numbers"),
     (Nested(), {"pairs": (2, 2.5)}, "sweep of pairs: 2.5: expected integers"),
     (Nested(), {"roles": (0, 1)}, "roles: no number of the experiment; expected"),

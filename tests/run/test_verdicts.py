@@ -6,14 +6,13 @@ import shutil
 import pytest
 
 from jaxtie.config import UserError
-from jaxtie.exor import config as exor
 from jaxtie.exor.claims import Claim
 from jaxtie.run import command, lifecycle
 
-DECLARATION = """from jaxtie import Experiment, Process
+DECLARATION = """from jaxtie import Experiment
 from jaxtie.exor.claims import Claim
-experiment = Experiment(name="small", process=Process(length=5), arms=("tied", "untied"),
-                        steps=20, record_every=10, eval_every=10)
+experiment = Experiment(name="small", arms=("tied", "untied"), steps=20, record_every=10,
+                        eval_every=20)
 claims = (
     Claim("There is a loss.", "loss", "tied", low=-99),
     Claim("There is none.", "loss", "tied", high=-99, opposite=True),
@@ -27,7 +26,6 @@ claims = (
 def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, capsys):
     """No verdict without an arm, a variable or the other run; a finished one next to it is read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exor, "WIDE", 1)
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
     (tmp_path / "mine.py").write_text(DECLARATION)
     line = "mine.py --arms tied --seeds 3 --quiet --out runs/small".split()

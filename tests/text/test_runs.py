@@ -262,7 +262,7 @@ ON_CORPUS = "text_mlm.py --text corpus"
 BAD = [  # the command line, and words of the one line of error
     ("text_mlm.py", "needs a text"),
     ("text_mlm.py --text nowhere", "nowhere: no such file"),
-    (f"{ON_CORPUS} --tfds-field body", "--text-field body: corpus/a.txt: text files have no"),
+    (f"{ON_CORPUS} --text-field body", "--text-field body: corpus/a.txt: text files have no"),
     (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
     (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: cannot tokenise an unknown word"),
     ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
@@ -332,17 +332,3 @@ def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):
     members = "members   2: 1 seeds x tied, untied@20, 40 steps"
     assert all(each in out for each in (members, "tokens/s", "MiB on the devices", "2 programs"))
     assert not (tmp_path / "run").exists()
-
-
-def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, capsys):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "text.py").write_text((place / "text_mlm.py").read_text())
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["--all", "--quiet"]) == 0
-    out, error = capsys.readouterr()
-    assert "skipped" in out and "needs a text" in error
-    options = ["--text", str(place / "corpus")]
-    options += "--vocab-size 120 --seeds 64 --scale 0.5".split()
-    assert cli.main(["--all", "--quiet", *options]) == 0
-    (folder,) = (tmp_path / "runs").glob("text-mlm-corpus-*")
-    assert RunFolder(folder).load().sizes["seed"] == 1

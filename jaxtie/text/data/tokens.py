@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtie.config import MissingInputError, UserError, check
+from jaxtie.config import UserError, check
 from jaxtie.results.folder import Say
 from jaxtie.text.data import cache as folders
 from jaxtie.text.data import files
@@ -125,11 +125,11 @@ def prepare_text(
         version might train another one. None: train one, or find it in the cache.
 
     Raises:
-      MissingInputError: if the corpus names no text.
-      UserError: in one line, if the input is wrong, the disk is full or a data set cannot be had.
+      UserError: in one line, if no text is named, the input is wrong, the disk is full or a data
+        set cannot be had.
     """
     if not corpus.is_given:
-        raise MissingInputError(
+        raise UserError(
             "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
         )
     cache, loaded = cache or cache_folder() / "text", None

@@ -4,7 +4,7 @@ import pytest
 from corpora import error_of
 from tokenizers import models
 
-from jaxtie.config import MissingInputError, UserError
+from jaxtie.config import UserError
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.data import files
 from jaxtie.text.data.tokens import prepare_text
@@ -29,7 +29,7 @@ def test_files_that_are_no_text(tmp_path, cache, content, message):
 def test_nothing_to_read(tmp_path, cache):
     assert "holds no text by its name" in error_of(Corpus((str(tmp_path),)), cache)
     expected = "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
-    with pytest.raises(MissingInputError, match=expected):
+    with pytest.raises(UserError, match=expected):
         prepare_text(Corpus(), cache)
 
 

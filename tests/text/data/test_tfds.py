@@ -94,7 +94,7 @@ def test_training_on_a_tfds_data_set_from_end_to_end(vocabulary, tmp_path, monke
     monkeypatch.setattr(plots, "save", save_small)
     experiment = tmp_path / "tiny.py"
     experiment.write_text(TINY)
-    options = [str(experiment), *"--tfds tiny_text:1.0.0 --tfds-field body --quiet --vocab".split()]
+    options = [str(experiment), *"--tfds tiny_text:1.0.0 --text-field body --quiet --vocab".split()]
     options.append(vocabulary)
     assert main([*options, "--out", str(tmp_path / "run")]) == 0
     shutil.rmtree(tmp_path / "cache")  # then TFDS's own copy is read
