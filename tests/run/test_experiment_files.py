@@ -143,7 +143,8 @@ def test_experiments_are_those_of_the_protocol():
         plateau_or_gap tying_gap_on_text norm_conflict_causal
         norm_conflict_masked tying_at_scale tying_at_scale_untied tying_at_scale_deeper
         tying_at_scale_operations tying_at_scale_between tying_at_scale_card
-        tying_at_scale_one_rate tying_at_scale_rates tying_at_scale_rates_tied""".split()
+        tying_at_scale_equal_start tying_at_scale_one_rate
+        tying_at_scale_rates tying_at_scale_rates_tied""".split()
     others += [name for name in FILES if name.startswith("never_targets")]  # test_never_targets.py
     assert FILES.keys() == {*PROTOCOL, *VARIANTS, *others}
     seeds = {"transformer_medium": range(8), "mixer_medium": range(8), "lstm_medium": range(5)}

@@ -40,8 +40,10 @@ class Trained(NamedTuple):
     params: dict
 
 
-def load_trained(path: Path, say: Say) -> Trained:
-    """Load the first seed of the first untied arm of a run, or of the first tied one without.
+def load_trained(path: Path, say: Say, arm_name: str | None = None, seed: int = 0) -> Trained:
+    """Load a member of a run: of an arm, or of the first untied one, else of the first.
+
+    `seed` counts the run's seeds from 0.
 
     Raises:
       UserError: there is no run, it is not a model of text, it is unfinished, or its text has
@@ -51,11 +53,12 @@ def load_trained(path: Path, say: Say) -> Trained:
     if not (config := folder.config()):
         raise UserError(f"{path}: holds no run; give the folder of one")
     experiment = read_experiment(path, config["experiment"])
-    arm = min(experiment.arms, key=lambda arm: arm.untied_from is None)
+    arms = [arm for arm in experiment.arms if arm_name in (None, arm.name)]
+    arm = min(arms, key=lambda arm: arm.untied_from is None)
     has_checkpoints = folder.checkpoints.is_dir()
     with opened(folder.checkpoints, to_read=True) as checkpoints:
         members = (checkpoints.load(say) if has_checkpoints else {}).get(arm.name)
-    step = -1 if members is None else int(members.steps[0])
+    step = -1 if members is None else int(members.steps[seed])
     if step < experiment.steps:
         raise UserError(
             f"{path}: is untrained, {max(step, 0):,} of {experiment.steps:,} steps; the command"
@@ -64,7 +67,7 @@ def load_trained(path: Path, say: Say) -> Trained:
     experiment = experiment.prepare(folder, config, Processes(), say)
     variant = Variant(arm.untied_from is None, arm.head)
     shapes = carry_shapes(experiment, variant)
-    params = load_carry(shapes, jax.tree.map(lambda x: x[:1], members)).state.params
+    params = load_carry(shapes, jax.tree.map(lambda x: x[seed : seed + 1], members)).state.params
     task = TextTask(experiment, variant, jax.default_backend())
     return Trained(path, experiment, experiment.prepared, task.model, task.effective(params))
 

@@ -1,0 +1,46 @@
+"""`experiments/lab/copying.py`: kinds of targets by brute force, their losses by the run's own."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from copying import KINDS, kinds_of, main
+from text_fixtures import finished_run, place
+
+from jaxtie.run import lifecycle
+
+__all__ = ["place"]  # a fixture
+
+
+def test_kinds_match_a_search_of_each_window():
+    rng = np.random.default_rng(0)
+    tokens_BxL, rare_V = rng.integers(0, 9, (20, 12)), np.arange(9) % 2 == 0
+    found = kinds_of(tokens_BxL, rare_V)
+    for row, kinds in zip(tokens_BxL.tolist(), found, strict=True):
+        for at in range(1, len(row)):
+            window, target = row[:at], row[at]
+            pairs = {*itertools.pairwise(window)}
+            if (window[-1], target) in pairs:
+                expected = "pair"
+            elif target in window:
+                expected = "seen"
+            else:
+                expected = "new, rare" if rare_V[target] else "new, frequent"
+            assert KINDS[kinds[at - 1]] == expected
+    assert {*found.ravel()} == {0, 1, 2, 3}
+
+
+def test_the_losses_of_a_run_are_those_of_its_last_evaluation(place, tmp_path, monkeypatch):
+    run = finished_run(place, tmp_path / "run", "--seeds", "2,5", name="text_clm")
+    (tmp_path / "experiments" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["copying.py", str(run)])
+    assert main() == main() == 0  # a second time changes nothing
+    found = pd.read_csv("experiments/data/copying.csv")
+    assert len(found) == 2 * 2 * len(KINDS)
+    losses = lifecycle.load(run)["valid_loss"].isel(eval_step=-1)
+    for (arm, seed), own in found.groupby(["arm", "seed"]):
+        assert own["share"].sum() == pytest.approx(1, abs=1e-5)
+        mean = own["share"] @ own["loss"]
+        assert mean == pytest.approx(float(losses.sel(arm=arm, seed=seed)), abs=2e-5)
