@@ -31,6 +31,7 @@ def test_kinds_match_a_search_of_each_window():
     assert {*found.ravel()} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_the_losses_of_a_run_are_those_of_its_last_evaluation(place, tmp_path, monkeypatch):
     run = finished_run(place, tmp_path / "run", "--seeds", "2,5", name="text_clm")
     (tmp_path / "experiments" / "data").mkdir(parents=True)
