@@ -87,10 +87,10 @@ def line(own: Any) -> str:
     return f"{found}: {', '.join(parts)}. {own.what}{differed}. {own.url}"
 
 
-def alike(parameters: float, factor: float = 2.0) -> pd.DataFrame:
-    """Return the models of a like size, the nearest first."""
+def alike(parameters: float) -> pd.DataFrame:
+    """Return the models within twice this size, the nearest first."""
     far = np.abs(np.log(models()["own"] / parameters))
-    return models().assign(far=far)[far <= math.log(factor)].sort_values("far", kind="stable")
+    return models().assign(far=far)[far <= math.log(2)].sort_values("far", kind="stable")
 
 
 def habit(share: float) -> tuple[int, int, int, int, str]:
@@ -100,8 +100,8 @@ def habit(share: float) -> tuple[int, int, int, int, str]:
     and 9 % on.
 
     Returns:
-      How many follow the rule, of how many; how many in the band of the share tie, of how many; its
-      name.
+      The number that follow the rule, and of all; in the band of the share, the number that tie,
+      and of all; the band's name.
     """
     since = models()[models()["year"] >= SINCE]
     right = int(((since["share"] >= OFTEN) == since["tied"]).sum())

@@ -50,7 +50,6 @@ def test_the_answer_comes_first_and_is_short():
     found = jaxtie.advise(**GPT2)
     assert found.lines[0].startswith("Default: tie. Rule: tie where one table is 8 % or more")
     assert len(found.lines) <= 35 and found.default == "tie"
-    assert found._repr_markdown_().startswith("Default: tie.")
     text = "\n".join(found.lines)
     for line in ("Tying saves (", "Others measured, nearest first", "Test it:", "In between:"):
         assert f"\n\n{line}" in text
