@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
-from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_values, scan
+from jaxtie.audit.compare import Comparison, same_bytes, same_values, scan
 from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings, several_tables
 from jaxtie.audit.findings import Facts, Finding, findings_of, runs_of
 from jaxtie.config import UserError, check
@@ -77,7 +77,6 @@ def audit(
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
     allowed: Collection[str] = (),
-    progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
 
@@ -86,7 +85,6 @@ def audit(
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
       allowed: causes that leave the checkpoint consistent.
-      progress: called now and then, with the rows that are done.
 
     Raises:
       UserError: if a checkpoint cannot be read or its embeddings are not found.
@@ -98,11 +96,11 @@ def audit(
         embeddings = find_embeddings(checkpoint, names)
     except UserError as error:
         raise UserError(f"{checkpoint.path}: {error}") from None
-    facts = _gather(checkpoint, embeddings, trained, progress)
+    facts = _gather(checkpoint, embeddings, trained)
     return Audit(checkpoint, embeddings, findings_of(facts, allowed), facts.comparison)
 
 
-def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
+def _unequal(embeddings: Embeddings, where: Path) -> tuple[str, ...]:
     """Return the names of tables of an encoder that differ from the input embedding.
 
     Raises:
@@ -112,28 +110,23 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     for role, copy in embeddings.copies:
         alike = [table for other, table in embeddings.copies if other == role]
         tables = [table.tensor.name for table in (main[role], *alike)]
-        check(same_values(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
+        check(same_values(copy, main[role]), f"{where}: {several_tables(tables, role)}")
     return tuple(
         table.tensor.name
         for table in embeddings.encoders
-        if not same_values(table, embeddings.input, progress)
+        if not same_values(table, embeddings.input)
     )
 
 
-def _gather(
-    checkpoint: Checkpoint,
-    embeddings: Embeddings,
-    adapter: Adapter | None,
-    progress: Progress,
-) -> Facts:
+def _gather(checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | None) -> Facts:
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
     output = None if "output" in embeddings.packed else embeddings.output
     is_other_width = output and output.width != table.width and not embeddings.packed
     if output and (embeddings.is_draft or is_other_width):
-        rows["output"], output = scan(output, None, progress)[0], None
+        rows["output"], output = scan(output, None)[0], None
     if "input" not in embeddings.packed:
-        rows["input"], second, comparison = scan(table, output, progress)
+        rows["input"], second, comparison = scan(table, output)
         if second and comparison and not (comparison.is_equal and comparison.extra == 0):
             rows["output"] = second
     return Facts(
@@ -141,15 +134,13 @@ def _gather(
         embeddings=embeddings,
         comparison=comparison,
         rows=rows,
-        unequal=_unequal(embeddings, checkpoint.path, progress),
+        unequal=_unequal(embeddings, checkpoint.path),
         adapter=adapter,
-        packed_alike=_packed_alike(checkpoint, embeddings, progress),
+        packed_alike=_packed_alike(checkpoint, embeddings),
     )
 
 
-def _packed_alike(
-    checkpoint: Checkpoint, embeddings: Embeddings, progress: Progress
-) -> bool | None:
+def _packed_alike(checkpoint: Checkpoint, embeddings: Embeddings) -> bool | None:
     """Return whether two embeddings packed in one way are equal; None if that cannot be said."""
     if len(embeddings.packed) < 2 or embeddings.output is None:
         return None
@@ -161,5 +152,5 @@ def _packed_alike(
     ]
     if not modules[0] or set(modules[0]) != set(modules[1]):
         return None
-    same = [same_bytes(one, modules[1][leaf], progress) for leaf, one in modules[0].items()]
+    same = [same_bytes(one, modules[1][leaf]) for leaf, one in modules[0].items()]
     return None if None in same else all(same)
