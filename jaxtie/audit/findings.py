@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxtie.audit.adapter import Adapter
 from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts
-from jaxtie.audit.find import Embeddings
+from jaxtie.audit.find import Adapter, Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 

@@ -240,7 +240,7 @@ def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
         row = rows[rows[partly].isna()].iloc[0]
         raise UserError(f"{row['file']}, line {row['line']}: has no {partly}; add it, or drop it")
     runs = rows.assign(run=rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True))
-    runs = runs.drop_duplicates(["seed", "run"]) if axis else runs[:0]
+    runs = runs.drop_duplicates(["seed", "run"])
     for seed, names in runs[runs.duplicated("seed", keep=False)].groupby("seed")["run"]:
         both = " and ".join(map(str, names[:2]))
         raise UserError(f"{label}: {both} both look like seed {seed}; give runs of one arm")

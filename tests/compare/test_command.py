@@ -242,7 +242,7 @@ def test_bits_per_byte_stay_and_their_margin_too(tmp_path):
 @pytest.mark.slow
 def test_intervals_of_curves_cut_at_other_steps_cover_the_gap(tmp_path):
     """Noise is correlated over steps (0.9); each seed stops somewhere; the gap is constant."""
-    rng, total, inside = np.random.default_rng(0), draws(300), 0
+    rng, total, inside = np.random.default_rng(0), draws(100), 0
     steps = np.arange(0, 2001, 100)
     for i in range(total):
         files = []
