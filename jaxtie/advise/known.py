@@ -14,7 +14,6 @@ OBJECTIVES = ("causal", "masked", "span corruption")
 CLOSE = 4.0  # sizes that differ by a larger factor are far
 UNKNOWN = math.log(10)  # distance of a size that is not stated, and of models of `OTHER` kinds
 OTHER = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
-CHANGES = "openai/parameter-golf, fork by Gouti629 2026"  # compared at two budgets
 SHOWN, OTHERS = 4, 2  # comparisons with a gap in nats, and without
 LATE = "tied for the first"  # of untied models that were tied at first
 SHORT = 2.0  # tokens per parameter; models that saw fewer hardly trained

@@ -616,7 +616,7 @@ def find_shard(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str
     best, coverage = None, 0.0
     for count in DEVICES:
         size = -(-vocabulary // count)
-        if size < 2 * count:  # so many shards of so few rows that some would fit by chance
+        if size < 2 * count:  # of many shards of few rows, some would fit by chance
             break
         index = first // size
         begin, end = index * size, min((index + 1) * size, vocabulary, used or vocabulary)
