@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
-from jaxtie.audit.compare import Comparison, same_bytes, same_values, scan
+from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_values, scan
 from jaxtie.audit.find import (
     Adapter,
     Embeddings,
@@ -83,6 +83,7 @@ def audit(
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
     allowed: Collection[str] = (),
+    progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
 
@@ -91,6 +92,7 @@ def audit(
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
       allowed: causes that leave the checkpoint consistent.
+      progress: called now and then, with the rows that are done.
 
     Raises:
       UserError: if a checkpoint cannot be read or its embeddings are not found.
@@ -102,11 +104,11 @@ def audit(
         embeddings = find_embeddings(checkpoint, names)
     except UserError as error:
         raise UserError(f"{checkpoint.path}: {error}") from None
-    facts = _gather(checkpoint, embeddings, trained)
+    facts = _gather(checkpoint, embeddings, trained, progress)
     return Audit(checkpoint, embeddings, findings_of(facts, allowed), facts.comparison)
 
 
-def _unequal(embeddings: Embeddings, where: Path) -> tuple[str, ...]:
+def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
     """Return the names of tables of an encoder that differ from the input embedding.
 
     Raises:
@@ -116,23 +118,28 @@ def _unequal(embeddings: Embeddings, where: Path) -> tuple[str, ...]:
     for role, copy in embeddings.copies:
         alike = [table for other, table in embeddings.copies if other == role]
         tables = [table.tensor.name for table in (main[role], *alike)]
-        check(same_values(copy, main[role]), f"{where}: {several_tables(tables, role)}")
+        check(same_values(copy, main[role], progress), f"{where}: {several_tables(tables, role)}")
     return tuple(
         table.tensor.name
         for table in embeddings.encoders
-        if not same_values(table, embeddings.input)
+        if not same_values(table, embeddings.input, progress)
     )
 
 
-def _gather(checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | None) -> Facts:
+def _gather(
+    checkpoint: Checkpoint,
+    embeddings: Embeddings,
+    adapter: Adapter | None,
+    progress: Progress,
+) -> Facts:
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
     output = None if "output" in embeddings.packed else embeddings.output
     is_other_width = output and output.width != table.width and not embeddings.packed
     if output and (embeddings.is_draft or is_other_width):
-        rows["output"], output = scan(output, None)[0], None
+        rows["output"], output = scan(output, None, progress)[0], None
     if "input" not in embeddings.packed:
-        rows["input"], second, comparison = scan(table, output)
+        rows["input"], second, comparison = scan(table, output, progress)
         if second and comparison and not (comparison.is_equal and comparison.extra == 0):
             rows["output"] = second
     return Facts(
@@ -140,13 +147,15 @@ def _gather(checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | N
         embeddings=embeddings,
         comparison=comparison,
         rows=rows,
-        unequal=_unequal(embeddings, checkpoint.path),
+        unequal=_unequal(embeddings, checkpoint.path, progress),
         adapter=adapter,
-        packed_alike=_packed_alike(checkpoint, embeddings),
+        packed_alike=_packed_alike(checkpoint, embeddings, progress),
     )
 
 
-def _packed_alike(checkpoint: Checkpoint, embeddings: Embeddings) -> bool | None:
+def _packed_alike(
+    checkpoint: Checkpoint, embeddings: Embeddings, progress: Progress
+) -> bool | None:
     """Return whether two embeddings packed in one way are equal; None if that cannot be said."""
     if len(embeddings.packed) < 2 or embeddings.output is None:
         return None
@@ -158,5 +167,5 @@ def _packed_alike(checkpoint: Checkpoint, embeddings: Embeddings) -> bool | None
     ]
     if not modules[0] or set(modules[0]) != set(modules[1]):
         return None
-    same = [same_bytes(one, modules[1][leaf]) for leaf, one in modules[0].items()]
+    same = [same_bytes(one, modules[1][leaf], progress) for leaf, one in modules[0].items()]
     return None if None in same else all(same)

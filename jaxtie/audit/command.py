@@ -2,7 +2,9 @@
 
 import difflib
 import json
+import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from jaxtie.audit.repair import How, repairs_of, write_repaired
 from jaxtie.config import UserError, check
 from jaxtie.options import argument, escape, flag, option, parse_command, parse_path, run_command
 
+SECONDS = 5.0  # between two lines of progress, at least
 SCHEMA = 2  # version of the JSON
 
 
@@ -57,6 +60,7 @@ unreadable.
   --allow CAUSE,...  causes, as --json names them, that leave a checkpoint consistent
   --verbose          print every finding, and how each loader behaves
   --json             print JSON: a schema with a version, and the finding that set the status
+  --quiet            show no progress
 """
     paths: tuple[Path, ...] = argument(parse_path, ())
     adapter: Path | None = option(parse_path)
@@ -69,6 +73,19 @@ unreadable.
     allow: tuple[str, ...] | None = option(_parse_causes)
     verbose: bool = flag()
     json: bool = flag()
+    quiet: bool = flag()
+
+
+class _Progress:
+    """Print a line of progress now and then."""
+
+    def __init__(self, quiet: bool):
+        self._next = math.inf if quiet else time.monotonic() + SECONDS
+
+    def __call__(self, what: str, done: int, count: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS
+            print(f"{what}: {done:,} of {count:,}", file=sys.stderr, flush=True)
 
 
 def main_audit(arguments: Sequence[str] | None = None) -> int:
@@ -80,13 +97,20 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
 def _run(options: AuditOptions) -> int:
     path, how = _checkpoint(options.paths), _how(options)
     check(not (options.verbose and options.json), "--verbose: expected without --json")
-    names, allowed = (options.input, options.output), options.allow or ()
+    names, progress = (options.input, options.output), _Progress(options.quiet)
     try:
         if how and options.write:
-            found, done = write_repaired(path, options.write, how, names=names)
-            print(f"wrote    {escape(f'{options.write}: {done}')}")
+            new = options.write
+            found, done = write_repaired(path, new, how, names=names, progress=progress)
+            print(f"wrote    {escape(f'{new}: {done}')}")
         else:
-            found = audit(path, adapter=options.adapter, names=names, allowed=allowed)
+            found = audit(
+                path,
+                adapter=options.adapter,
+                names=names,
+                allowed=options.allow or (),
+                progress=progress,
+            )
     except (UserError, OSError):
         raise
     except Exception as error:  # a fault of this program, or a file that was made for one

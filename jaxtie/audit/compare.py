@@ -24,6 +24,7 @@ PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 # The same bits; after casting one table to the other's type; but for a factor; or none of these.
 Relation = Literal["bits", "cast", "scale", "different"]
+Progress = Callable[[str, int, int], None]  # (unit, number done, total)
 Item = TypeVar("Item")
 
 
@@ -80,7 +81,7 @@ def row_facts(rows: np.ndarray) -> RowFacts:
 
 
 def scan(
-    first: EmbeddingTable, second: EmbeddingTable | None
+    first: EmbeddingTable, second: EmbeddingTable | None, progress: Progress
 ) -> tuple[RowFacts, RowFacts | None, Comparison | None]:
     """Read every row of one table, or of two of the same width, and compare those.
 
@@ -88,7 +89,7 @@ def scan(
       Facts about the rows of each, and the comparison.
     """
     if second is None:
-        return _joined(_facts_from(first, 0)), None, None
+        return _joined(_facts_from(first, 0, progress)), None, None
     relation, scale = _likely_relation(first, second)
     common = min(first.vocabulary, second.vocabulary)
 
@@ -99,7 +100,7 @@ def scan(
         same = relation == "bits" and equal.all() and not signs
         return facts, facts if same else row_facts(b), equal, largest, signs
 
-    blocks = _by_blocks(common, first, compare)
+    blocks = _by_blocks(common, first, compare, progress, "rows compared")
     first_facts, second_facts, equals, largest, signs = zip(*blocks, strict=True)
     equal = np.concatenate(equals)
     comparison = Comparison(
@@ -113,24 +114,24 @@ def scan(
         sum(signs),
     )
     return (
-        _joined([*first_facts, *_facts_from(first, common)]),
-        _joined([*second_facts, *_facts_from(second, common)]),
+        _joined([*first_facts, *_facts_from(first, common, progress)]),
+        _joined([*second_facts, *_facts_from(second, common, progress)]),
         comparison,
     )
 
 
-def _facts_from(table: EmbeddingTable, begin: int) -> list[RowFacts]:
+def _facts_from(table: EmbeddingTable, begin: int, progress: Progress) -> list[RowFacts]:
     def read(start: int, stop: int) -> RowFacts:
         return row_facts(table.block(begin + start, begin + stop))
 
-    return list(_by_blocks(table.vocabulary - begin, table, read))
+    return list(_by_blocks(table.vocabulary - begin, table, read, progress, "rows scanned"))
 
 
 def _joined(parts: Sequence[RowFacts]) -> RowFacts:
     return RowFacts(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def same_values(new: EmbeddingTable, old: EmbeddingTable) -> bool:
+def same_values(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> bool:
     """Return whether two tables have the same values; True if packed values hide it."""
     if (new.vocabulary, new.width) != (old.vocabulary, old.width):
         return False
@@ -141,11 +142,11 @@ def same_values(new: EmbeddingTable, old: EmbeddingTable) -> bool:
     def compare(start: int, stop: int) -> np.ndarray:
         return _compare_rows(new.block(start, stop), old.block(start, stop), relation, 1.0)[0]
 
-    blocks = _by_blocks(new.vocabulary, new, compare)
+    blocks = _by_blocks(new.vocabulary, new, compare, progress, "rows compared")
     return all(equal.all() for equal in blocks)
 
 
-def same_bytes(first: StoredTensor, second: StoredTensor) -> bool | None:
+def same_bytes(first: StoredTensor, second: StoredTensor, progress: Progress) -> bool | None:
     """Return whether two packed tensors are equal byte for byte; None if they are packed apart."""
     kinds = [(one.shape, one.stored) for one in (first, second)]
     is_raw = all(one.dtype is not None or one.bytes_of_row for one in (first, second))
@@ -158,11 +159,16 @@ def same_bytes(first: StoredTensor, second: StoredTensor) -> bool | None:
         a, b = (one.read(np.s_[start:stop]).tobytes() for one in (first, second))
         if a != b:
             return False
+        progress("rows compared", stop, count)
     return True
 
 
 def _by_blocks(
-    count: int, table: EmbeddingTable, read: Callable[[int, int], Item]
+    count: int,
+    table: EmbeddingTable,
+    read: Callable[[int, int], Item],
+    progress: Progress,
+    what: str,
 ) -> Iterator[Item]:
     """Call `read` with blocks of `count` rows, some at once; yield the results in order."""
     row_bytes = table.width * table.tensor.size // math.prod(table.tensor.shape)
@@ -171,7 +177,9 @@ def _by_blocks(
     with ThreadPoolExecutor(WORKERS) as pool:
         for i in range(0, len(starts), WORKERS):  # so few at once that memory stays small
             stops = [min(start + size, count) for start in starts[i : i + WORKERS]]
-            yield from pool.map(read, starts[i:], stops)
+            for stop, result in zip(stops, pool.map(read, starts[i:], stops)):
+                progress(what, stop, count)
+                yield result
 
 
 @np.errstate(all="ignore")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, check_link
+from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import describe_ids, find_shard
 from jaxtie.audit.flags import levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
@@ -67,10 +68,11 @@ def write_repaired(
     how: How,
     *,
     names: tuple[str | None, str | None] = (None, None),
+    progress: Progress = lambda *_: None,
 ) -> tuple[Audit, str]:
     """Write a repaired copy of a folder of safetensors, and audit it.
 
-    The folder `new` appears when all of it is on the disk. `names`: see `audit`.
+    The folder `new` appears when all of it is on the disk. `names` and `progress`: see `audit`.
 
     Returns:
       The audit of the copy, and what was done.
@@ -80,7 +82,7 @@ def write_repaired(
         inconsistent.
       OSError: if a file cannot be read or written.
     """
-    found = audit(path, names=names)
+    found = audit(path, names=names, progress=progress)
     folder = found.checkpoint.path
     _check_paths(found, new)
     plan = plan_repair(found, how)
@@ -98,10 +100,11 @@ def write_repaired(
     target = partial / new.name  # with its own name in the report
     try:
         target.mkdir()
-        for name in files:
+        for count, name in enumerate(files, 1):
             _write_file(found, plan, name, target)
+            progress("files copied", count, len(files))
         kept = [None if name == plan.drop else name for name in names]
-        result = audit(target, names=(kept[0], kept[1]))
+        result = audit(target, names=(kept[0], kept[1]), progress=progress)
         (first, *_), main = result.findings, result.main
         is_sound = result.status == 0 and first.code in KNOWN
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")

@@ -1,6 +1,7 @@
-"""Compare two arms at their last common step: the answer and its lines."""
+"""Compare two arms at their last common step: the answer, its lines and its figure."""
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from jaxtie.compare import decide
 from jaxtie.compare.read import Logs, read_arm
 from jaxtie.config import UserError, check, is_number
+from jaxtie.results import plots
 from jaxtie.results.tables import json_numbers
 
 MARGIN = 0.01  # nat
@@ -43,7 +46,7 @@ class Comparison:
     Attributes:
       arms: A and B.
       axis: "step", "tokens" or "epoch"; "" if only final losses are given.
-      at: the last place on it at which all compared seeds have a loss; NaN without an axis.
+      common: places on it at which all compared seeds have a loss.
       ends: the losses that the gap is of: all but those of stuck seeds.
       gap: A − B, low, mean and high end of its 90 % interval, in `unit`; NaN of one seed each.
       margin: gap that matters.
@@ -54,13 +57,18 @@ class Comparison:
 
     arms: tuple[Side, Side]
     axis: str
-    at: float
+    common: list[float]
     ends: decide.Ends
     gap: tuple[float, float, float]
     margin: float
     decision: str
     more: int | None
     deviation: float
+
+    @property
+    def at(self) -> float:
+        """The last common place; NaN if only final losses are given."""
+        return self.common[-1] if self.common else math.nan
 
     @property
     def unit(self) -> str:
@@ -154,6 +162,22 @@ class Comparison:
         ]
         return json_numbers(own)
 
+    def plot(self) -> Figure:
+        """Draw both arms over their common steps: every seed, and the mean."""
+        figure, ((axes,),) = plots.subplots(1, 1, (7.0, 4.2))
+        for own, (colour, name) in zip(self.arms, plots.coloured(a.name for a in self.arms)):
+            style: dict[str, Any] = {"color": colour, "marker": "o" * (len(self.common) < 2)}
+            if self.axis:
+                loss = own.logs.curves(self.axis).loc[self.common, own.ends.index]
+                axes.plot(loss.index, loss, alpha=0.3, linewidth=0.8, **style)
+                axes.plot(loss.index, loss.mean(axis=1), label=name, **style)
+            else:
+                axes.plot([name] * len(own.ends), own.ends, label=name, linestyle="", **style)
+        axes.set(xlabel=self.axis, ylabel=f"{self.arms[0].logs.column}, {self.unit}")
+        axes.set_title("\n".join(textwrap.wrap(self.lines[0], 80)), fontsize=9, parse_math=False)
+        axes.legend()
+        return figure
+
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
@@ -179,7 +203,7 @@ def compare(
         the order of the data.
 
     Returns:
-      The answer: `lines`, `gap`, `decision`, `more`.
+      The answer: `lines`, `gap`, `decision`, `more`, `plot()`.
 
     Raises:
       UserError: in one line, if the arms cannot be read or compared.
@@ -194,12 +218,13 @@ def compare(
     if not axis and (logs[0].axes or logs[1].axes):
         counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
         raise UserError(f"{counted}: cannot be matched; give both the same column")
-    return _judge(*_sides(logs, axis), axis, margin, paired)
+    sides, common = _sides(logs, axis)
+    return _judge(sides, axis, common, margin, paired)
 
 
-def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], float]:
-    """Return the losses of both arms at their last common place, and that place."""
-    lost, ends, at = [], [], math.nan
+def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], list[float]]:
+    """Return the losses of both arms at their last common place, and all common places."""
+    lost, ends, common = [], [], []
     for own in logs:
         rows = own.rows.sort_values(axis, kind="stable") if axis else own.rows
         last = rows.drop_duplicates("seed", keep="last").set_index("seed")["loss"]
@@ -210,28 +235,31 @@ def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], float
     if axis:
         curves = [own.curves(axis) for own in logs]
         found = [own[end.index].dropna().index for own, end in zip(curves, ends)]
-        at = max({*found[0]} & {*found[1]}, default=-1.0)
+        common = sorted({*found[0]} & {*found[1]})
         most = [
-            f"{own.name} {f'to {each.max():g}' if len(each) else 'at none'}"
-            for own, each in zip(logs, found)
+            f"{own.name} {f'to {at.max():g}' if len(at) else 'at none'}"
+            for own, at in zip(logs, found)
         ]
         check(
-            at > 0 or (at == 0 and all(each.max() == 0 for each in found)),
+            bool(common) and (common[-1] > 0 or all(at.max() == 0 for at in found)),
             f"no {axis} after 0 at which all seeds of both have a loss ({', '.join(most)}); log"
             " both at the same, or leave out the seeds that end early",
         )
-        ends = [own.loc[at].dropna() for own in curves]
+        ends = [own.loc[common[-1]].dropna() for own in curves]
     if axis == "step" and all("tokens" in own.axes for own in logs):
-        seen = [own.rows["tokens"][own.rows["step"] == at].median() for own in logs]
+        seen = [own.rows["tokens"][own.rows["step"] == common[-1]].median() for own in logs]
         shown = " and ".join(f"{count:g} in {own.name}" for own, count in zip(logs, seen))
         check(
             abs(seen[0] - seen[1]) <= 0.01 * max(seen),
-            f"step {at:g} is after other tokens, {shown}; drop one of the two columns to"
+            f"step {common[-1]:g} is after other tokens, {shown}; drop one of the two columns to"
             " choose what to compare at",
         )
     for own, end in zip(logs, ends):
-        text = f"{own.name}: loss {end.max():g} of seed {end.idxmax()} is above {LARGEST:g}: leave"
-        check(end.max() <= LARGEST, f"{text} out the seed if it diverged, or use --column")
+        text = (
+            f"{own.name}: loss {end.max():g} of seed {end.idxmax()} is above {LARGEST:g}, too large"
+        )
+        text += " for a loss per token; leave out the seed if it diverged, or use --column"
+        check(end.max() <= LARGEST, text)
     stuck = decide.stuck(ends[0].to_numpy(), ends[1].to_numpy())
     names = [own.short or own.name for own in logs]
     names = names if names[0] != names[1] else [own.name for own in logs]
@@ -239,23 +267,23 @@ def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], float
         Side(own, name, end, [*end.index[is_stuck]], [s for s in gone if s not in end])
         for own, name, end, is_stuck, gone in zip(logs, names, ends, stuck, lost)
     )
-    return (a, b), at
+    return (a, b), common
 
 
 def _judge(
-    arms: tuple[Side, Side], at: float, axis: str, margin: float, paired: bool
+    arms: tuple[Side, Side], axis: str, common: list[float], margin: float, paired: bool
 ) -> Comparison:
     a, b = (own.ends.drop(own.stuck) for own in arms)
     both = [seed for seed in a.index if seed in b]
-    digits = arms[0].logs.digit, arms[1].logs.digit
+    digits = [own.logs.digit for own in arms]
     if min(len(own.logs.rows) for own in arms) < 3:  # all may end with a 0 that is not printed
-        digits = min(digits), min(digits)
+        digits = [min(digits)] * 2
     is_same = bool((a[both] == b[both]).all()) and a[both].nunique() > 1 and max(digits) < margin
     names = " and ".join(own.name for own in arms)
     check(not is_same, f"{names}: have equal losses; give two sets of runs")
     both = both if paired else []
     first, second = (np.r_[own[both], own.drop(both)].astype(np.float64) for own in (a, b))
-    ends = decide.Ends(first, second, len(both), digits)
+    ends = decide.Ends(first, second, len(both), (digits[0], digits[1]))
     mean, half = map(float, decide.interval(ends))
     low, high = mean - half, mean + half
     decision = decide.decide(low, high, margin)
@@ -265,4 +293,4 @@ def _judge(
         published = decide.DEVIATION * (1 if arms[0].logs.unit == "nat" else BITS)
         more, deviation = decide.plan(ends, margin, published)
     gap = low, mean, high
-    return Comparison(arms, axis, at, ends, gap, margin, decision, more, deviation)
+    return Comparison(arms, axis, common, ends, gap, margin, decision, more, deviation)

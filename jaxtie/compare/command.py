@@ -15,8 +15,11 @@ from jaxtie.options import (
     option,
     parse_above_0,
     parse_command,
+    parse_path,
     run_command,
 )
+
+CAPTION = "Losses of both arms at their common steps: every seed (thin) and the mean (thick)."
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ Exit status: 0 done, 2 a user's error.
                      have different ones
   --margin NAT       gap that matters, in the unit of the losses (0.01)
   --unpaired         runs of the same seed share nothing, so they are no pairs
+  --out DIR          folder for comparison.png: both arms over all common steps
   --json             print the answer as JSON instead
 """
     arms: tuple[str, ...] = argument(str, ())
     column: str | None = option()
     margin: float = option(parse_above_0("a gap above 0"), 0.01)
     unpaired: bool = flag()
+    out: Path | None = option(parse_path)
     json: bool = flag()
 
 
@@ -52,15 +57,20 @@ def main_compare(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: CompareOptions) -> int:
-    from jaxtie.compare.answer import compare  # imports pandas
+    from jaxtie.compare.answer import compare  # imports pandas and matplotlib
+    from jaxtie.results import plots
 
     quote = "expected A and B; quote a pattern, as in 'runs/tied*.csv'"
     check(len(options.arms) == 2, f"{len(options.arms)} arms: {quote}")
     a, b = (arm if Path(arm).exists() else arm.split(",") for arm in options.arms)
     paired = not options.unpaired
     found = compare(a, b, column=options.column, margin=options.margin, paired=paired)
+    if options.out:
+        plots.draw_all({"comparison": plots.Picture(CAPTION, found.plot)}, options.out)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
-    else:
-        print(*map(escape, found.lines), sep="\n")
+        return 0
+    print(*map(escape, found.lines), sep="\n")
+    if options.out:
+        print(escape(f"Figure: {options.out / 'comparison.png'}"))
     return 0

@@ -2,22 +2,28 @@
 
 import numpy as np
 import pytest
-from checkpoints import TIED, A, E, H, audit_folder, codes, write_folder
+from checkpoints import TIED, A, E, H, audit_folder, codes, run_command, write_folder
 
-from jaxtie.audit import compare
+from jaxtie.audit import command, compare
 from jaxtie.audit.audit import audit
 from jaxtie.audit.findings import describe_ids, find_shard, runs_of
 from jaxtie.config import UserError
 
 
-def test_small_blocks_find_what_one_block_finds(tmp_path, monkeypatch):
+def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
+    tmp_path, monkeypatch, capsys
+):
     output = A.copy()
     output[100:103] = 1
     path = write_folder(tmp_path, {E: A, H: output}, TIED)
     whole = audit(path)
     monkeypatch.setattr(compare, "BLOCK_BYTES", 32 * 16 * 2)
+    monkeypatch.setattr(command, "SECONDS", -1.0)
     assert audit(path).main == whole.main
     assert "3 of 512 rows (ids 100 to 102)" in whole.main.text
+    assert run_command(path) == 1 and capsys.readouterr().err == ""  # --quiet
+    assert command.main_audit([str(path)]) == 1
+    assert "rows compared: 480 of 512\n" in capsys.readouterr().err
 
 
 def test_a_model_with_codebooks_is_refused_in_one_line(tmp_path):

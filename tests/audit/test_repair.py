@@ -29,7 +29,7 @@ from checkpoints import (
     write_shards,
 )
 
-from jaxtie.audit import repair
+from jaxtie.audit import command, repair
 from jaxtie.audit.audit import audit
 from jaxtie.audit.repair import write_repaired
 from jaxtie.audit.stored import from_mapped
@@ -394,6 +394,17 @@ def test_what_is_not_certain_is_refused_in_one_line(case: str, tmp_path: Path) -
         write_repaired(old, tmp_path / "new", how)
     assert part in str(error.value) and "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_progress_is_shown_while_files_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards: list[Tensors] = [{E: A}, {"a.weight": B}]
+    old = write(tmp_path / "old", shards, V | TIED)
+    monkeypatch.setattr(command, "SECONDS", -1.0)
+    assert command.main_audit([str(old), "--write", str(tmp_path / "new"), "--untie"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "files copied" in line]
+    assert lines == [f"files copied: {i} of 5" for i in range(1, 6)]
 
 
 def test_names_of_the_index_that_no_file_has_are_dropped_only_if_they_are_tied_heads(

@@ -1,4 +1,4 @@
-"""`jaxtie compare`: arguments, runs of jaxtie, matching, the answer's lines and JSON."""
+"""`jaxtie compare`: arguments, runs of jaxtie, matching, the answer's lines, JSON and figure."""
 
 import json
 import math
@@ -79,13 +79,24 @@ def test_the_margin_decides(arms, capsys, margin, decision):
 
 
 def test_json_and_python_are_the_same_answer(arms, capsys):
-    assert run("tied.csv", "untied.csv", "--json") == 0
+    assert run("tied.csv", "untied.csv", "--json", "--out", "out") == 0
     printed = json.loads(capsys.readouterr().out)
     found = jaxtie.compare("tied.csv", "untied.csv")
+    assert [path.name for path in (arms / "out").iterdir()] == ["comparison.png"]
     assert printed == json.loads(json.dumps(found.as_dict()))
     assert (
         printed["gap"]["mean"] == pytest.approx(0.03) and printed["arms"][0]["losses"]["1"] == 3.341
     )
+
+
+def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
+    a = write(tmp_path / "a.csv", "step,0,1\n100,5,5\n200,4,4\n300,3,3.5\n400,2,2\n")
+    b = write(tmp_path / "b.csv", "step,0,1\n100,5,6\n300,3,3\n")
+    axes = jaxtie.compare(a, b).plot().axes[0]
+    drawn = [line.get_xydata().tolist() for line in axes.lines]
+    assert len(drawn) == 6 and [100.0, 5.5] in drawn[5] and [300.0, 3.25] in drawn[2]
+    assert all([x for x, _ in own] == [100, 300] for own in drawn)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +117,7 @@ def test_json_and_python_are_the_same_answer(arms, capsys):
         (("tied.csv", "untied.csv", "--column", "val"), "has no column val; --column: one of loss"),
         (("tied.csv", "untied.csv", "--margin", "0"), "expected a gap above 0"),
         (("tied.csv", "untied.csv", "--margin", "nan"), "--margin"),
+        (("tied.csv", "untied.csv", "--out", "tied.csv/x"), "tied.csv/x"),
         (("", "untied.csv"), "no such file"),
     ],
 )

@@ -124,4 +124,4 @@ def codes(found: Audit, level: str = "wrong") -> set[str]:
 
 def run_command(*arguments: str | Path) -> int:
     """Run the command and return its exit status."""
-    return main_audit([*map(str, arguments)])
+    return main_audit([*map(str, arguments), "--quiet"])
