@@ -643,7 +643,7 @@ def fuzz(count: int, *kinds: str) -> None:
 
 
 def test_mutated_files_get_a_verdict_or_one_line():
-    fuzz(20, *KINDS)
+    fuzz(50, *KINDS)
 
 
 @pytest.mark.slow
