@@ -1,4 +1,7 @@
-"""Advise on tying at a given size: savings, published comparisons, habits, a test. No jax."""
+"""Advise on tying at a given size: savings, published comparisons, habits, a test. No jax.
+
+Sizes are given, or read from a config.json.
+"""
 
 import json
 import math
@@ -11,20 +14,30 @@ import pandas as pd
 
 from jaxtie.advise import known
 from jaxtie.advise.known import percent, short
-from jaxtie.advise.target import NEEDED, Target, read_target
 from jaxtie.compare import decide
-from jaxtie.config import check, is_number
+from jaxtie.config import UserError, check, check_path, is_number
+from jaxtie.tying.budget import Budget, budget
 
 MARGIN = 0.01  # nat
 NAMED = 8  # models
 SHARE, FIRST = 0.1, 2  # of the tokens, for the test that is planned; seeds to begin with
-# Types of weights and gradients, and of Adam's moments: in training, and in use without moments.
-TRAINING = {
-    "float32": ("float32", "float32"),
-    "bf16 with float32 moments": ("bfloat16", "float32"),
-    "bf16 with int8 moments": ("bfloat16", "int8"),
+# Bytes of a parameter: in training of weight, gradient and Adam's two moments; in use of a weight.
+TRAINING = {"float32": 16, "bf16 with float32 moments": 12, "bf16 with int8 moments": 6}
+IN_USE = {"float32": 4, "bf16": 2, "int8": 1}
+# Names in configurations on the hub.
+NAMES = {
+    "width": ("hidden_size", "n_embd", "d_model", "dim"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "vocabulary": ("vocab_size",),
+    "feedforward": ("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_width": ("head_dim",),
 }
-IN_USE = {"float32": ("float32",), "bf16": ("bfloat16",), "int8": ("int8",)}
+NEEDED = ("width", "layers", "vocabulary")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+GATED = {"silu", "swiglu"}  # activations between three matrices; in Gemma others, too
+MOST_BYTES = 2**20
 # What the experiments found: `tests/advise/test_answer.py` finds every number in their documents.
 BETWEEN = (
     "untie late: train tied for 2/3 of the steps, then copy the table (jaxtie.untie), train both,"
@@ -48,8 +61,40 @@ BETWEEN = (
 
 
 @dataclass(frozen=True)
+class Target:
+    """A decoder.
+
+    Attributes:
+      sizes: arguments of `jaxtie.budget`.
+      tokens: of its training; None if not given.
+      flag: whether its configuration says tied; None if it says nothing.
+    """
+
+    sizes: dict[str, Any]
+    tokens: float | None
+    flag: bool | None
+
+    def budget(self, more: int = 0) -> Budget:
+        """Return parameters and FLOPs if tied, with some more layers."""
+        try:
+            return budget(**self.sizes | {"layers": self.sizes["layers"] + more}, tied=True)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer."""
+        return self.budget(more=1).parameters - self.budget().parameters
+
+    @property
+    def table(self) -> int:
+        """Parameters of one table."""
+        return self.sizes["width"] * self.sizes["vocabulary"]
+
+
+@dataclass(frozen=True)
 class Advice:
-    """The answer of `jaxtie advise`; a notebook shows its lines.
+    """The answer of `jaxtie advise`.
 
     Attributes:
       default: "tie" or "do not tie".
@@ -65,10 +110,6 @@ class Advice:
         """Return plain values for `--json`."""
         answer = [line.strip() for line in self.lines if line]
         return {"default": self.default, "answer": answer, **self.numbers}
-
-    def _repr_markdown_(self) -> str:
-        """Show the answer in a notebook."""
-        return "\n".join(f"- {line[2:]}" if line[:2] == "  " else line for line in self.lines)
 
 
 def advise(
@@ -95,16 +136,16 @@ def advise(
     """
     check(is_number(margin) and 0 < margin < math.inf, f"margin {margin!r}: expected above 0")
     path = None if config is None else Path(config)
-    target = read_target(path, width, layers, vocabulary, tokens)
-    parameters = target.budget(tied=True).parameters, target.budget(tied=False).parameters
-    share = (parameters[1] - parameters[0]) / parameters[0]
-    near = known.nearest(parameters[1], target.sizes["vocabulary"], tokens)
+    target = _read_target(path, width, layers, vocabulary, tokens)
+    tied = target.budget().parameters
+    untied, share = tied + target.table, target.table / tied
+    near = known.nearest(untied, target.sizes["vocabulary"], tokens)
     default = "tie" if share >= known.OFTEN else "do not tie"
-    numbers: dict[str, Any] = dict(zip(("parameters_tied", "parameters_untied"), parameters))
-    numbers |= {"share": share, "comparisons": json.loads(near.to_json(orient="records"))}
+    numbers: dict[str, Any] = {"parameters_tied": tied, "parameters_untied": untied, "share": share}
+    numbers["comparisons"] = json.loads(near.to_json(orient="records"))
     sections = (
-        _default(default, target, parameters, near.dropna(subset=["gap_nats"]), margin),
-        _savings(target, parameters, numbers),
+        _default(default, target, tied, near.dropna(subset=["gap_nats"]), margin),
+        _savings(target, tied, numbers),
         ["Others measured, nearest first (tied − untied, nat per token, then other measures):"]
         + [f"  {known.line(own)}" for own in near.itertuples()],
         _test(target, margin, numbers),
@@ -114,27 +155,88 @@ def advise(
     return Advice(default, lines, numbers)
 
 
+def _read_target(
+    config: Path | None,
+    width: int | None,
+    layers: int | None,
+    vocabulary: int | None,
+    tokens: float | None,
+) -> Target:
+    """Return the sizes given, and the others of a config.json or of the folder that has one.
+
+    Raises:
+      UserError: if a size is missing or impossible, or the file is no model's configuration.
+    """
+    given = {"width": width, "layers": layers, "vocabulary": vocabulary}
+    given = {name: size for name, size in given.items() if size is not None}
+    own = _read_config(config) if config else {}
+    if given.get("width", own.get("width")) != own.get("width"):  # its other sizes are of its width
+        own = {name: own[name] for name in own if name in ("layers", "vocabulary", "flag")}
+    flag = own.pop("flag", None)
+    sizes = own | given
+    missing = [f"--{name}" for name in NEEDED if name not in sizes]
+    hint = ", or CONFIG, a model's config.json" if config is None else f": {config} has none"
+    check(not missing, f"expected {' and '.join(missing)}{hint}")
+    for name, size in sizes.items():
+        is_size = name == "gated" or (type(size) is int and 0 < size < 2**31)
+        check(is_size, f"{name} = {size!r}: expected a positive integer")
+    is_count = tokens is None or (is_number(tokens) and 1 <= tokens <= 1e18)
+    check(is_count, f"tokens = {tokens!r}: expected a number of tokens, such as 2e9")
+    return Target(sizes, tokens, flag)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Return the sizes and the flag of a configuration."""
+    check_path(path)
+    file = path / "config.json" if path.is_dir() else path
+    check(file.is_file(), f"{path}: has no config.json; give --width, --layers and --vocabulary")
+    try:
+        text = file.read_text(encoding="utf-8-sig") if file.stat().st_size < MOST_BYTES else ""
+        config = json.loads(text)
+        config = config | (config.get("text_config") or {})
+        experts = [name for name in EXPERTS if (config.get(name) or 0) > 1]
+    except (ValueError, RecursionError, TypeError, AttributeError):
+        raise UserError(f"{file}: expected a model's config.json") from None
+    check(
+        not experts,
+        f"{file}: {', '.join(experts)}: a mixture of experts is not counted; give --width, --layers"
+        " and --vocabulary of a dense model",
+    )
+    found = {
+        name: next((config[key] for key in keys if config.get(key) is not None), None)
+        for name, keys in NAMES.items()
+    }
+    found = {name: size for name, size in found.items() if size is not None}
+    if "heads" not in found:
+        found = {name: found[name] for name in found if name not in ("kv_heads", "head_width")}
+    activation = config.get("hidden_act") or config.get("hidden_activation")
+    is_gated = str(activation) in GATED or str(config.get("model_type")).startswith("gemma")
+    found["gated"] = "feedforward" in found and is_gated
+    flag = config.get("tie_word_embeddings")
+    return found | ({"flag": flag} if type(flag) is bool else {})
+
+
 def _default(
-    default: str, target: Target, parameters: tuple[int, int], near: pd.DataFrame, margin: float
+    default: str, target: Target, tied: int, near: pd.DataFrame, margin: float
 ) -> list[str]:
-    table, said = parameters[1] - parameters[0], ""
+    untied, share, said = tied + target.table, target.table / tied, ""
     if target.flag is not None:
         said = f" (config.json says {'tied' if target.flag else 'untied'})"
     wrong = f"Tie instead if memory is short, or if a test shows no gap above {margin:g} nat"
     if default == "tie":
         wrong = (
-            f"Untie instead if {short(table)} more parameters are affordable and a test shows that"
-            f" tying costs more than {margin:g} nat"
+            f"Untie instead if {short(target.table)} more parameters are affordable and a test"
+            f" shows that tying costs more than {margin:g} nat"
         )
-    close = near[np.abs(np.log(near["parameters"] / parameters[1])) <= math.log(known.CLOSE)]
+    close = near[np.abs(np.log(near["parameters"] / untied)) <= math.log(known.CLOSE)]
     close = close[~(close["tokens"] < known.SHORT * close["parameters"])]
     close = close[~close["differed"].str.contains(known.LATE, na=False)]
     gaps = [f"{own.gap_nats:+.3f} at {short(own.parameters)}" for own in close.itertuples()]
     shown = f"are {', '.join(gaps)}; each has its own recipe, and none is of your model"
     if not gaps:
         shown = "are of models far from this size or hardly trained; nothing follows for yours"
-    right, count, ties, models, band = known.habit(table / parameters[0])
-    alike = known.alike(parameters[0])
+    right, count, ties, models, band = known.habit(share)
+    alike = known.alike(tied)
     named = [
         f"{own.model} {'tied' if own.tied else 'untied'}"
         for own in alike.drop_duplicates("family").head(NAMED).itertuples()
@@ -145,7 +247,7 @@ def _default(
     )
     return [
         f"Default: {default}{said}. Rule: tie where one table is {percent(known.OFTEN)} or more of"
-        f" the tied model; here it is {percent(table / parameters[0])}. A habit, not a measurement:"
+        f" the tied model; here it is {percent(share)}. A habit, not a measurement:"
         f" {right} of {count} models since {known.SINCE} follow it; with {band}, {ties} of {models}"
         " tie.",
         f"{wrong}. The nearest measured gaps (tied − untied, nat; above 0: tying costs) {shown}.",
@@ -153,29 +255,23 @@ def _default(
     ]
 
 
-def _savings(target: Target, parameters: tuple[int, int], numbers: dict[str, Any]) -> list[str]:
-    saved, cost = parameters[1] - parameters[0], target.budget(tied=True)
+def _savings(target: Target, tied: int, numbers: dict[str, Any]) -> list[str]:
+    saved, cost, untied = target.table, target.budget(), tied + target.table
     layers = saved / target.layer_parameters
-
-    def size(weights: str, moments: str | None = None) -> int:
-        types: dict[str, Any] = {"weight_dtype": weights, "moment_dtype": moments or "float32"}
-        untied, tied = (target.budget(tied=tied, **types) for tied in (False, True))
-        last = 5 if moments else 3  # weights; gradients and moments
-        return sum(untied[2:last]) - sum(tied[2:last])
-
-    training, use = (
-        {name: size(*types) for name, types in own.items()} for own in (TRAINING, IN_USE)
-    )
+    training = {name: size * saved for name, size in TRAINING.items()}
+    use = {name: size * saved for name, size in IN_USE.items()}
     numbers["saved"] = {"parameters": saved, "layers": layers}
     numbers["saved"] |= {"training_bytes": training, "bytes_in_use": use}
     shown = [
         ", ".join(f"{count / 1e9:.3g} GB {name}" for name, count in own.items())
         for own in (training, use)
     ]
+    width, depth, vocabulary = (target.sizes[name] for name in NEEDED)
     return [
-        f"Tying saves ({target.name}):",
-        f"  {short(saved)} parameters: {short(parameters[0])} instead of {short(parameters[1])},"
-        f" {percent(saved / parameters[1])} fewer, or {layers:.1f} layers",
+        f"Tying saves (width {width:,}, {depth} layers, vocabulary {vocabulary:,}, feed-forward"
+        f" {target.sizes.get('feedforward', '4 × width')}):",
+        f"  {short(saved)} parameters: {short(tied)} instead of {short(untied)},"
+        f" {percent(saved / untied)} fewer, or {layers:.1f} layers",
         f"  in training (weights, gradients, Adam): {shown[0]}",
         f"  in use (weights): {shown[1]}",
         f"  no FLOPs: either output embedding takes {short(cost.head_flops)} a token,"
@@ -186,9 +282,7 @@ def _savings(target: Target, parameters: tuple[int, int], numbers: dict[str, Any
 def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     none = np.empty(0)
     seeds, _ = decide.plan(decide.Ends(none, none, 0), margin, decide.DEVIATION)
-    changes = known.comparisons()[known.comparisons()["source"] == known.CHANGES]
-    first, last = changes.sort_values("tokens").itertuples()
-    flops = target.budget(tied=True).training_flops * (target.tokens or math.nan) * SHARE * 2
+    flops = target.budget().training_flops * (target.tokens or math.nan) * SHARE * 2
     many = f"{seeds} seeds" if seeds else f"over {decide.MOST_SEEDS:,} seeds"
     tokens, cost = "a tenth of your tokens", ""
     if target.tokens:
@@ -204,13 +298,11 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
         "Test it:",
         f"  train {FIRST} seeds of each arm for {tokens}, then about {many} in all, each arm at its"
         f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}",
-        f"  so many exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
+        f"  these exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
         f" deviate by {decide.DEVIATION:g} nat over seeds, the mean of four published runs; jaxtie"
         " compare plans with your own",
-        f"  the gap is of that budget and can change: in parameter-golf tying cost"
-        f" {first.gap_nats:.3f} nat at {first.tokens / 1e9:.1f} billion tokens,"
-        f" {last.gap_nats:.4f} at {last.tokens / 1e9:.1f}; a shorter test cannot settle a margin"
-        " below such a change",
+        "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
+        " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",
         "  a rate found on shorter runs can mislead: with one, our untied decoder ended 0.500 nat"
         " behind the tied one (10M tokens, one seed)",
         "  a smaller model is no cheaper test, as far as we know: our forecast by small models held"
@@ -219,8 +311,7 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
 
 
 def _between(target: Target) -> list[str]:
-    width, _, vocabulary = (target.sizes[name] for name in NEEDED)
-    more = max(1, round(vocabulary * width / target.layer_parameters))
-    flops = [target.budget(tied=True, more=count).forward_flops for count in (0, more)]
-    values = {"width": width, "more": more, "flops": percent(flops[1] / flops[0] - 1)}
+    more = max(1, round(target.table / target.layer_parameters))
+    flops = percent(target.budget(more).forward_flops / target.budget().forward_flops - 1)
+    values = {"width": target.sizes["width"], "more": more, "flops": flops}
     return ["In between:", *(f"  {text.format(**values)}" for text in BETWEEN)]

@@ -14,7 +14,6 @@ OBJECTIVES = ("causal", "masked", "span corruption")
 CLOSE = 4.0  # sizes that differ by a larger factor are far
 UNKNOWN = math.log(10)  # distance of a size that is not stated, and of models of `OTHER` kinds
 OTHER = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
-CHANGES = "openai/parameter-golf, fork by Gouti629 2026"  # compared at two budgets
 SHOWN, OTHERS = 4, 2  # comparisons with a gap in nats, and without
 LATE = "tied for the first"  # of untied models that were tied at first
 SHORT = 2.0  # tokens per parameter; models that saw fewer hardly trained
@@ -87,10 +86,10 @@ def line(own: Any) -> str:
     return f"{found}: {', '.join(parts)}. {own.what}{differed}. {own.url}"
 
 
-def alike(parameters: float, factor: float = 2.0) -> pd.DataFrame:
-    """Return the models of a like size, the nearest first."""
+def alike(parameters: float) -> pd.DataFrame:
+    """Return the models within twice this size, the nearest first."""
     far = np.abs(np.log(models()["own"] / parameters))
-    return models().assign(far=far)[far <= math.log(factor)].sort_values("far", kind="stable")
+    return models().assign(far=far)[far <= math.log(2)].sort_values("far", kind="stable")
 
 
 def habit(share: float) -> tuple[int, int, int, int, str]:
@@ -100,8 +99,8 @@ def habit(share: float) -> tuple[int, int, int, int, str]:
     and 9 % on.
 
     Returns:
-      How many follow the rule, of how many; how many in the band of the share tie, of how many; its
-      name.
+      The number that follow the rule, and of all; in the band of the share, the number that tie,
+      and of all; the band's name.
     """
     since = models()[models()["year"] >= SINCE]
     right = int(((since["share"] >= OFTEN) == since["tied"]).sum())

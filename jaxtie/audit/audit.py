@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
 from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_values, scan
-from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings, several_tables
+from jaxtie.audit.find import (
+    Adapter,
+    Embeddings,
+    EmbeddingTable,
+    find_embeddings,
+    read_adapter,
+    several_tables,
+)
 from jaxtie.audit.findings import Facts, Finding, findings_of, runs_of
 from jaxtie.config import UserError, check
 from jaxtie.results.tables import json_numbers

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxtie.audit.adapter import Adapter
 from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts
-from jaxtie.audit.find import Embeddings
+from jaxtie.audit.find import Adapter, Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
@@ -617,7 +616,7 @@ def find_shard(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str
     best, coverage = None, 0.0
     for count in DEVICES:
         size = -(-vocabulary // count)
-        if size < 2 * count:  # so many shards of so few rows that some would fit by chance
+        if size < 2 * count:  # of many shards of few rows, some would fit by chance
             break
         index = first // size
         begin, end = index * size, min((index + 1) * size, vocabulary, used or vocabulary)

@@ -31,8 +31,8 @@ from jaxtie.config import UserError, check
 
 CACHE = 2**30  # bytes of decoded TensorStore chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped
-# A file of few bytes can declare an array of very many; so much, or so many times the stored bytes,
-# is believed.
+# A file of few bytes can declare an array of very many: at most this number of bytes, or this
+# multiple of the stored ones, is believed.
 BELIEVED_BYTES, BELIEVED_RATIO = 2**28, 2000
 GROUP_DEPTH = 64  # of an HDF5 file
 KERAS_LIMIT = 2**26  # bytes of the configuration in a .keras file

@@ -1,6 +1,5 @@
 """Compare two arms at their last common step: the answer, its lines and its figure."""
 
-import json
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from jaxtie.compare import decide
-from jaxtie.compare.read import Logs, read_arm, run_arms
+from jaxtie.compare.read import Logs, read_arm
 from jaxtie.config import UserError, check, is_number
 from jaxtie.results import plots
 from jaxtie.results.tables import json_numbers
@@ -21,7 +20,6 @@ from jaxtie.results.tables import json_numbers
 MARGIN = 0.01  # nat
 LARGEST = 30.0  # nat per token: ln of a vocabulary of 10^13
 BITS = 0.5  # bits per byte in a nat per token, about; scales the deviation of published seeds
-CAPTION = "Losses of both arms at their common steps: every seed (thin) and the mean (thick)."
 MEANING = {
     "larger": "{} is worse than {} by more than it",
     "smaller": "{} is better than {} by more than it",
@@ -43,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer of `jaxtie compare`; a notebook shows its lines.
+    """The answer of `jaxtie compare`.
 
     Attributes:
       arms: A and B.
@@ -180,16 +178,6 @@ class Comparison:
         axes.legend()
         return figure
 
-    def write(self, out: Path) -> None:
-        """Write `comparison.png` and `comparison.json` to a folder."""
-        text = json.dumps(self.as_dict(), indent=1)
-        plots.draw_all({"comparison": plots.Picture(CAPTION, self.plot)}, out)
-        (out / "comparison.json").write_text(text + "\n", encoding="utf-8")
-
-    def _repr_markdown_(self) -> str:
-        """Show the answer in a notebook."""
-        return "\n\n".join(self.lines)
-
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
@@ -198,23 +186,21 @@ def _some(names: Iterable[str]) -> str:
 
 def compare(
     a: str | Path | Sequence[str | Path],
-    b: str | Path | Sequence[str | Path] | None = None,
+    b: str | Path | Sequence[str | Path],
     *,
     column: str | None = None,
     margin: float = MARGIN,
     paired: bool = True,
-    out: str | Path | None = None,
 ) -> Comparison:
     """Compare two sets of training runs, as `jaxtie compare A B` does.
 
     Args:
-      a: a file, a folder, a pattern, several of these, or a run of jaxtie; see README.md.
-      b: the reference; None if `a` is a run of two arms.
+      a: a file, a folder, a pattern, several of these, or RUN:ARM of a run; see README.md.
+      b: the reference, likewise.
       column: name of the loss, where several fit.
       margin: gap that matters, in the unit of the losses: nats, or bits per byte.
       paired: whether runs of the same seed are pairs; False: they share neither initial values nor
         the order of the data.
-      out: folder for the figure and the answer; None: nothing is written.
 
     Returns:
       The answer: `lines`, `gap`, `decision`, `more`, `plot()`.
@@ -223,14 +209,7 @@ def compare(
       UserError: in one line, if the arms cannot be read or compared.
     """
     check(is_number(margin) and 0 < margin < math.inf, f"margin {margin!r}: expected above 0")
-    if b is None:
-        (run,) = [a] if isinstance(a, str | Path) or len(a) != 1 else a
-        is_run = isinstance(run, str | Path) and (Path(run) / "results.nc").is_file()
-        check(is_run, f"{run}: no run of jaxtie; expected one, or two arms, A and B")
-        a, b = (f"{run}:{arm}" for arm in run_arms(Path(str(run))))
     logs = read_arm(a, column), read_arm(b, column)
-    is_same = logs[0].rows.equals(logs[1].rows)  # which have the names of files
-    check(not is_same, f"{logs[1].name}: is given as both arms; give two sets of runs")
     kinds = [f"{own.name} has {own.column} ({own.source} {own.unit})" for own in logs]
     sources = {own.source for own in logs} - {""}
     is_like = logs[0].unit == logs[1].unit and (len(sources) < 2 or column is not None)
@@ -240,10 +219,7 @@ def compare(
         counted = " and ".join(f"{o.name} has {' and '.join(o.axes) or 'no steps'}" for o in logs)
         raise UserError(f"{counted}: cannot be matched; give both the same column")
     sides, common = _sides(logs, axis)
-    answer = _judge(sides, axis, common, margin, paired)
-    if out is not None:
-        answer.write(Path(out))
-    return answer
+    return _judge(sides, axis, common, margin, paired)
 
 
 def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], list[float]]:
@@ -279,12 +255,11 @@ def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], list[
             " choose what to compare at",
         )
     for own, end in zip(logs, ends):
-        for seed, loss in end[end > LARGEST].items():
-            rows = own.rows[own.rows["seed"] == seed]
-            row = (rows[rows[axis] == common[-1]] if axis else rows).iloc[-1]
-            text = f"{row['file']}, line {row['line']}: loss {loss:g} of seed {seed} is above"
-            text += f" {LARGEST:g}, too large for a loss per token; leave out the seed if it"
-            raise UserError(f"{text} diverged, or choose another column by --column")
+        text = (
+            f"{own.name}: loss {end.max():g} of seed {end.idxmax()} is above {LARGEST:g}, too large"
+        )
+        text += " for a loss per token; leave out the seed if it diverged, or use --column"
+        check(end.max() <= LARGEST, text)
     stuck = decide.stuck(ends[0].to_numpy(), ends[1].to_numpy())
     names = [own.short or own.name for own in logs]
     names = names if names[0] != names[1] else [own.name for own in logs]

@@ -19,6 +19,8 @@ from jaxtie.options import (
     run_command,
 )
 
+CAPTION = "Losses of both arms at their common steps: every seed (thin) and the mean (thick)."
+
 
 @dataclass(frozen=True)
 class CompareOptions:
@@ -32,13 +34,12 @@ Exit status: 0 done, 2 a user's error.
 
   A, B               each a file (CSV, W&B, TensorBoard, trainer_state.json, JSON lines), a folder,
                      a quoted pattern ("runs/tied*.csv"), several of these with commas between, or
-                     RUN:ARM of a run of jaxtie. PATH:NAME takes the runs, or the arm, of that name.
-                     RUN alone: its two arms
+                     RUN:ARM of a run of jaxtie. PATH:NAME takes the runs, or the arm, of that name
   --column NAME      column of the loss (found by its name); several with commas between where files
                      have different ones
   --margin NAT       gap that matters, in the unit of the losses (0.01)
   --unpaired         runs of the same seed share nothing, so they are no pairs
-  --out DIR          folder for comparison.png, both arms over all common steps, and comparison.json
+  --out DIR          folder for comparison.png: both arms over all common steps
   --json             print the answer as JSON instead
 """
     arms: tuple[str, ...] = argument(str, ())
@@ -57,18 +58,15 @@ def main_compare(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: CompareOptions) -> int:
     from jaxtie.compare.answer import compare  # imports pandas and matplotlib
+    from jaxtie.results import plots
 
-    count = len(options.arms)
-    quote = "A and B, or one run of jaxtie; quote a pattern, as in 'runs/tied*.csv'"
-    check(count in (1, 2), f"{count} arms: expected {quote}")
-    arms = [arm if Path(arm).exists() else arm.split(",") for arm in options.arms]
-    found = compare(
-        *arms,
-        column=options.column,
-        margin=options.margin,
-        paired=not options.unpaired,
-        out=options.out,
-    )
+    quote = "expected A and B; quote a pattern, as in 'runs/tied*.csv'"
+    check(len(options.arms) == 2, f"{len(options.arms)} arms: {quote}")
+    a, b = (arm if Path(arm).exists() else arm.split(",") for arm in options.arms)
+    paired = not options.unpaired
+    found = compare(a, b, column=options.column, margin=options.margin, paired=paired)
+    if options.out:
+        plots.draw_all({"comparison": plots.Picture(CAPTION, found.plot)}, options.out)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
         return 0

@@ -48,6 +48,7 @@ OTHER = SUMMARY | set("best lower upper scale norm aux delta diff gap ratio".spl
 NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
 # Settings in names of runs.
 SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 BLANK = {"", "-", "--", "null", "none", "na", "n/a", "#n/a", "<na>"}
 SUFFIXES = {".csv", ".tsv", ".txt", ".md", ".json", ".jsonl", ".ndjson"}
 LARGEST, MOST_BARE = 2**28, 64  # bytes of a file; losses without step and seed, if no curve
@@ -139,18 +140,6 @@ def read_arm(words: str | Path | Sequence[str | Path], column: str | None = None
     return Logs(label, rows, name, source, unit, tuple(notes))
 
 
-def run_arms(folder: Path) -> tuple[str, str]:
-    """Return the two arms of a run, the reference last; UserError if there are not two."""
-    from jaxtie.results.folder import RunFolder
-    from jaxtie.results.tables import reference_arm
-
-    results = RunFolder(folder).load()
-    arms, reference = list(map(str, results["arm"].values)), reference_arm(results)
-    shown = f"{folder}: has the arms {', '.join(arms)}; name two, such as {folder}:{arms[0]}"
-    check(len(arms) == 2, shown)
-    return next(arm for arm in arms if arm != reference), reference
-
-
 def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
     from jaxtie.results.conclusion import TOO_SHORT
     from jaxtie.results.folder import RunFolder
@@ -184,7 +173,6 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
 
 def _find(word: str) -> tuple[list[Path], str | None]:
     """Return the files that a word means, or the folder of a run; and the name after a colon."""
-    word = word.removesuffix("/results.nc")
     found, name = [word] if os.path.exists(word) else glob.glob(word, recursive=True), None
     before, _, after = word.rpartition(":")
     if not found and before:
@@ -251,15 +239,11 @@ def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
     if partly:
         row = rows[rows[partly].isna()].iloc[0]
         raise UserError(f"{row['file']}, line {row['line']}: has no {partly}; add it, or drop it")
-    runs, joined = rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True), []
-    unique = rows["seed"][~rows.assign(run=runs).duplicated(["seed", "run"])]
-    for seed in unique[unique.duplicated()].unique() if axis else ():
-        spans = rows[rows["seed"] == seed].groupby(runs)[axis].agg(["min", "max"])
-        spans = spans.sort_values("min")
-        is_resumed = (spans.diff().dropna() > 0).all(axis=None)  # else one run is within another
-        names = " and ".join(map(str, spans.index[:2]))
-        check(is_resumed, f"{label}: {names} both look like seed {seed}; give runs of one arm")
-        joined.append(f"{names} were joined to seed {seed}.")
+    runs = rows.assign(run=rows["run"].str.replace(r"checkpoint-\d+/", "", regex=True))
+    runs = runs.drop_duplicates(["seed", "run"])
+    for seed, names in runs[runs.duplicated("seed", keep=False)].groupby("seed")["run"]:
+        both = " and ".join(map(str, names[:2]))
+        raise UserError(f"{label}: {both} both look like seed {seed}; give runs of one arm")
     found = rows.groupby(["seed", axis] if axis else ["seed"])["loss"]
     counts = found.nunique(dropna=False) if axis else found.size()
     every = counts.groupby(level=0).min()
@@ -269,8 +253,7 @@ def _check_repeats(rows: pd.DataFrame, label: str) -> list[str]:
         f" {every.idxmax()}; add a column {'seed' if axis else 'step'}, or give a file a seed",
     )
     count = int((counts > 1).sum())
-    last = [f"{label}: at {count} {axis}s logged repeatedly the last loss counts."]
-    return joined[:1] + last * bool(count)
+    return [f"{label}: at {count} {axis}s logged repeatedly the last loss counts."] * bool(count)
 
 
 # ----- Tables.
@@ -336,9 +319,7 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
     """Return the cells of a file as text, by line, and whether a comma may be a decimal point."""
     check_path(path)
     check(path.stat().st_size < LARGEST, f"{path}: has over {LARGEST:,} bytes; give another file")
-    content = path.read_bytes()
-    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-    text = content.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    text = path.read_bytes().decode("utf-8-sig", errors="replace")
     check(bool(text.strip()), f"{path}: is empty; {WANTED}")
     is_text = "\0" not in text and text.count("\ufffd") < 0.1 * len(text)
     check(is_text, f"{path}: is compressed, or no text; unpack it, or export it as CSV")
@@ -379,14 +360,14 @@ def _read_table(path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _has_decimal_commas(table: pd.DataFrame, path: Path) -> bool:
-    cells = pd.Series(table.to_numpy().ravel())
-    commas, dots = (cells[cells.str.fullmatch(rf"[+-]?\d+{mark}\d+")] for mark in (",", r"\."))
-    if commas.empty or dots.empty:
-        return not commas.empty
-    are_thousands = [own.str.fullmatch(r"\d{1,3}[.,]\d{3}").all() for own in (commas, dots)]
-    shown = f"{path}: has {commas.iloc[0]} and {dots.iloc[0]}: which is the decimal mark?"
-    check(not all(are_thousands), f"{shown} Export numbers without marks of thousands")
-    return not are_thousands[0]
+    cells = table.to_numpy().ravel().tolist()
+    commas, dots = (
+        next((cell for cell in cells if re.fullmatch(rf"[+-]?\d+{mark}\d+", cell)), "")
+        for mark in (",", r"\.")
+    )
+    text = f"{path}: has {commas} and {dots}: which is the decimal mark? Export numbers"
+    check(not (commas and dots), f"{text} without marks of thousands")
+    return bool(commas)
 
 
 def _read_json(text: str, path: Path) -> pd.DataFrame:
@@ -486,23 +467,20 @@ def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str,
     return best[0], *kinds[best[0]]
 
 
-def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> pd.Series:
+def _numbers(cells: pd.Series, path: Path, comma: bool, least: float = 0.0) -> list[float]:
     """Return the numbers in cells, NaN of those that are blank or not finite."""
-    text = cells.str.lower()
-    if comma:
-        text = text.str.translate(str.maketrans(",.", ".,"))
-    is_grouped = text.str.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?")
-    values = pd.to_numeric(text.mask(is_grouped, text.str.replace(",", "")), errors="coerce")
-    is_named = text.isin(BLANK) | text.str.fullmatch(r"[+-]?(nan|inf|infinity)")
-    impossible = f"is impossible, expected at least {least:g}; correct it, or use --column"
-    for wrong, why in (
-        (~np.isfinite(values) & ~is_named, "is no number; correct it or drop the row"),
-        ((values < least) & ~is_named, impossible),
-    ):
-        line = wrong.idxmax()
-        shown = f"{path}, line {line}, {cells.name}: {cells[line][:40]!r} {why}"
-        check(not wrong.any(), shown)
-    return values.where(np.isfinite(values))
+    values = []
+    for line, cell in zip(cells.index, cells.tolist()):
+        text = cell.lower().replace(",", ".") if comma else cell.lower()
+        is_named = text in BLANK or re.fullmatch(r"[+-]?(nan|inf|infinity)", text)
+        values.append(float(text) if re.fullmatch(NUMBER, text) else math.nan)
+        if is_named or least <= values[-1] < math.inf:
+            continue
+        why = "is no number; correct it or drop the row"
+        if values[-1] < least:
+            why = f"is impossible, expected at least {least:g}; correct it, or use --column"
+        raise UserError(f"{path}, line {line}, {cells.name}: {cell[:40]!r} {why}")
+    return values
 
 
 def _decimals(text: str) -> int:

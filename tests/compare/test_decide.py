@@ -106,7 +106,7 @@ def test_planned_seeds_decide_about_as_often_as_stated(seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0), (0, 5), (5, 0)])
+@pytest.mark.parametrize("seeds", [(1, 0), (0, 2), (3, 0), (0, 5)])
 def test_planned_seeds_decide_in_four_of_five_draws(seeds):
     slack = 3 * 0.4 / np.sqrt(draws(200))
     assert 0.75 - slack < drawn.of_plans(draws(200), seeds, 0.005)[0] < 0.85 + slack

@@ -93,7 +93,6 @@ READ = {
     "spaces": (both(long, mark=" "), PLAIN, AT),
     "CRLF": (both(long, end="\r\n"), PLAIN, AT),
     "BOM": ({name: "\ufeff" + text for name, text in both(long).items()}, PLAIN, AT),
-    "UTF-16": ({name: text.encode("utf-16") for name, text in both(long).items()}, PLAIN, AT),
     "Latin-1": (
         {
             "tied.csv": long(TIED, head="seed,step,val_loss")
@@ -272,11 +271,6 @@ READ = {
         GAP | {"axis": "epoch", "at": 2},
     ),
     "tokens": (both(long, head="seed,tokens_seen,loss"), PLAIN, AT | {"axis": "tokens"}),
-    "steps with thousands separators": (
-        {n: t.replace(",1000,", ',"1,000",') for n, t in both(long).items()},
-        PLAIN,
-        AT,
-    ),
     "every 100 and every 250 steps": (
         {
             "tied.csv": long(TIED, steps=range(0, 1001, 100)),
@@ -342,15 +336,6 @@ READ = {
         },
         PLAIN,
         GAP | {"at": 9},
-    ),
-    "a run in two files": (
-        {
-            "tied-seed0-a.csv": "step,loss\n0,9\n100,4\n",
-            "tied-seed0-b.csv": "step,loss\n50,5\n200,3.32\n",
-            "untied-seed0.csv": "step,loss\n0,9\n200,3.3\n",
-        },
-        PATTERNS,
-        {"gap": 0.02, "at": 200, "seeds": (1, 1)},
     ),
     "the step of the logger and that of the training": (
         {
