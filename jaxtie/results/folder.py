@@ -373,7 +373,7 @@ class RunFolder:
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
     ) -> None:
-        """Make `results.nc` from the records, some members at a time; see `make_netcdf`."""
+        """Make `results.nc` from the records; see `make_netcdf`."""
         parts = self._all_records()
         write_sealed(self.results, make_netcdf(experiment, schema, attributes, constants, parts))
 
@@ -384,7 +384,7 @@ class RunFolder:
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
     def _all_records(self) -> Iterator[tuple[str, Records]]:
-        """Yield all records with their arms' names, and load those of one block at a time."""
+        """Yield all records with their arms' names."""
         for (arm, _), parts in itertools.groupby(
             self._parts(), lambda part: (part.arm, part.first_number)
         ):
