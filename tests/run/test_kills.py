@@ -509,7 +509,7 @@ def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
     unfinished, tmp_path, capsys, monkeypatch
 ):
     """Three damages to each sort of file."""
-    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
     monkeypatch.setattr(command, "_conclude", lambda *_: 0)
     whole, refused = finished_run(tmp_path / "whole", *UNTYING), 0
     for seed in range(draws(15)):

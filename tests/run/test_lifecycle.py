@@ -33,7 +33,7 @@ TINY = ["--seeds", "3", "--steps", "40", *OFTEN]  # test_page.py uses its progra
 @pytest.fixture
 def without_figures(monkeypatch):
     """Save time: figures, summary and report take most of a short run."""
-    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

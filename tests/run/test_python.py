@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import xarray as xr
 from drawing import save_small
 
 import jaxtie
@@ -48,7 +49,7 @@ def test_a_session(place):
 
 
 def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
-    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
     experiment = jaxtie.Experiment(**SHORT)
     whole = jaxtie.run(experiment, quiet=True)
     with monkeypatch.context() as patch:
@@ -78,10 +79,12 @@ def test_invalid_values_are_refused():
 
 def test_an_experiment_is_run_by_its_name_with_changes(monkeypatch):
     trained = []
-    monkeypatch.setattr(
-        lifecycle, "run_in_folder", lambda experiment, *_: trained.append(experiment)
-    )
-    monkeypatch.setattr(lifecycle, "load", lambda path: None)
+
+    def train(experiment: jaxtie.TaskConfig, *_) -> xr.Dataset:
+        trained.append(experiment)
+        return xr.Dataset()
+
+    monkeypatch.setattr(lifecycle, "run_in_folder", train)
     jaxtie.run("transformer_small", seeds=8, learning_rate=1e-3, width=8, sweep={"eps": (0, 1e-8)})
     expected = jaxtie.Experiment(
         seeds=range(8),

@@ -87,7 +87,7 @@ def other(tmp_path_factory) -> xr.Dataset:
     """The results of another sweep of the same points."""
     folder = tmp_path_factory.mktemp("other") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifecycle, "_show", lambda _: None)
+        patch.setattr(lifecycle, "_show", lambda *_: None)
         assert main([*OTHER, "--out", str(folder)]) == 0
     return jaxtie.load(folder).drop_attrs()
 
@@ -99,7 +99,7 @@ def test_an_overwritten_sweep_that_is_interrupted_goes_on_by_the_command_it_prin
 ):
     """At either point; the earlier sweep's points are gone."""
     folder, add = shutil.copytree(swept, tmp_path / "run"), Progress.add
-    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
 
     def stop(progress, *chunk):
         add(progress, *chunk)
