@@ -173,5 +173,5 @@ def _fill(
         due = np.isin(steps, recorded)
         if due.any():
             first = np.searchsorted(recorded, steps[due][0])
-            whole = results[name].values  # a view
-            whole[(*members, slice(first, first + due.sum()))] = values[:, due]
+            at: Any = (*members, slice(first, first + due.sum()))
+            results[name].values[at] = values[:, due]

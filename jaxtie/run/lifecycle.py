@@ -236,7 +236,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
                 session.processes.broadcast({"trains": False})
             point.check_unchanged(each, each.config() or {})
         return folder.load()
-    if not experiment.report("schema"):
+    if not experiment.reports.get("schema"):
         from jaxtie.training.devices import start_jax
 
         start_jax()
@@ -321,7 +321,7 @@ class _Run:
         from jaxtie.training.trainer import schema_of
 
         folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
-        attributes_of, constants_of = map(experiment.report, ("attributes", "constants"))
+        attributes_of, constants_of = map(experiment.reports.get, ("attributes", "constants"))
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,

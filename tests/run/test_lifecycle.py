@@ -101,7 +101,7 @@ def test_figures_are_made_again_from_the_results(finished, tmp_path, monkeypatch
     """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
-    every = Experiment.report("plots")
+    every = Experiment.reports.get("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
         return {name: every(results)[name] for name in ("accuracy", "stuck")}
