@@ -1,10 +1,9 @@
-"""The command line of `jaxtie run`. Imports no jax."""
+"""The command lines of `jaxtie run` and `jaxtie report`. Imports no jax."""
 
 import contextlib
 import dataclasses
 import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -246,9 +245,8 @@ def command_line(module: str, arguments: Sequence[str]) -> str:
     return line.encode(errors="backslashreplace").decode()
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str]) -> int:
     """Run `jaxtie run`; return the exit status."""
-    words = sys.argv[1:] if given is None else given
     return run_command(lambda: _run(parse_run(words), command_line("jaxtie.run", words)))
 
 
@@ -383,3 +381,34 @@ def _verdict_lines(folder: RunFolder, judged: Table) -> Iterator[str]:
             f"- no data yet: {missing} claim{'s' * (missing > 1)} about arms, records or other runs"
             f" that are not in {folder.path.parent}"
         )
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of `jaxtie report`."""
+
+    HELP: ClassVar[str] = """
+usage: jaxtie report DIR ... [OPTIONS]
+
+Draw the figures and the report of runs again, from their results alone.
+
+  DIR ...            folders of finished runs
+  --pdf              also draw each panel of the overview by itself, and every figure as PDF
+"""
+    runs: tuple[Path, ...] = argument(parse_path, ())
+    pdf: bool = flag()
+
+
+def main_report(words: Sequence[str]) -> int:
+    """Run `jaxtie report`; return the exit status."""
+    return run_command(lambda: _report(parse_command(ReportOptions, "jaxtie report", words)))
+
+
+def _report(options: ReportOptions) -> int:
+    check(bool(options.runs), "expected the folder of a run")
+    for path in options.runs:
+        folder, results = RunFolder(path), lifecycle.load(path)
+        written = lifecycle.draw(folder, results, pdf=options.pdf)
+        written.append(write_report(folder, results))
+        print(*written, sep="\n")
+    return 0

@@ -3,8 +3,6 @@
 import dataclasses
 import doctest
 import json
-import os
-import signal
 import tempfile
 from pathlib import Path
 
@@ -15,9 +13,7 @@ from drawing import save_small
 
 import jaxtie
 from jaxtie.results import plots
-from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
-from jaxtie.training.progress import Progress
 
 SESSION = Path(__file__).with_name("notebook.txt")
 QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart.ipynb"
@@ -46,23 +42,6 @@ def test_a_session(place):
     doctest.DocTestRunner().run(test, out=report.append)
     assert not report, "".join(report)
     assert not list((place / "temporary").glob("jaxtie-*"))
-
-
-def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
-    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
-    experiment = jaxtie.Experiment(**SHORT)
-    whole = jaxtie.run(experiment, quiet=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt, match="the same call goes on from mine"):
-            jaxtie.run(experiment, out="mine")
-        with pytest.raises(KeyboardInterrupt, match="without out=FOLDER nothing is kept"):
-            jaxtie.run(experiment)
-    assert not list((place / "temporary").glob("jaxtie-*")) and os.listdir() == ["mine"]
-    assert RunFolder(Path("mine")).config()["finished"] is False
-    assert jaxtie.run(experiment, out="mine").drop_attrs().identical(whole.drop_attrs())
-    error = capsys.readouterr().err
-    assert "tied: compiling" in error and "40/40 steps" in error
 
 
 def test_invalid_values_are_refused():
