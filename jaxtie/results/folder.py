@@ -347,8 +347,7 @@ class RunFolder:
             counts[places] = np.maximum(counts[places], part.first_record + part.record_count)
         if (counts < due).any() or len(variables) > 1:
             raise UserError(
-                f"{self._records}: lacks records of arm {arm} up to its checkpoint; the same"
-                " command trains it again from the start"
+                f"{self._records}: lacks records of arm {arm} up to its checkpoint; {TRAIN_AGAIN}"
             )
 
     def unpack(self, schema: Schema) -> None:

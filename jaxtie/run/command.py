@@ -309,7 +309,19 @@ def _lead(
         so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
         print_error(f"{lifecycle.resume_hint(session)}{so_far}")
         return INTERRUPTED
-    conclusion, judged = analysis.conclude(results), _judge(folder, results, *declared)
+    _conclude(folder, results, options, *declared)
+    return 0
+
+
+def _conclude(
+    folder: RunFolder,
+    results: xr.Dataset,
+    options: RunOptions,
+    declared: TaskConfig,
+    claims: Sequence[Claim],
+) -> None:
+    """Print the conclusion of a run, and the verdicts on claims."""
+    conclusion, judged = analysis.conclude(results), _judge(folder, results, declared, claims)
     if options.json:
         table = {name: getattr(conclusion.table, name) for name in ("title", "header", "rows")}
         verdicts = [
@@ -319,11 +331,10 @@ def _lead(
         shown = {"experiment": results.attrs["experiment"], "folder": str(folder.path)}
         shown |= {"conclusion": conclusion.lines(), "table": table, "claims": verdicts}
         print(json.dumps(shown, indent=1))
-        return 0
+        return
     print_tables(conclusion.table.shortened(ROWS))
     print(*conclusion.lines(), *(_verdict_lines(folder, judged) if judged else ()), sep="\n")
     print(f"Report: {folder.page}; all tables: {folder.summary}")
-    return 0
 
 
 def _plan(experiment: TaskConfig, folder: RunFolder, session: Session) -> None:

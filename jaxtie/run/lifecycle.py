@@ -254,9 +254,9 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
             if (own := run_in_folder(point, each, session)) is None:
                 return None
             found.append((values, own))
-        results = join_points(found)
-        results.attrs |= {"command": session.command}
-        write_sealed(folder.results, bytes(results.to_netcdf(engine="h5netcdf")))
+        joined = join_points(found).assign_attrs(command=session.command)
+        write_sealed(folder.results, bytes(joined.to_netcdf(engine="h5netcdf")))
+        results = folder.load()
         if session.draws:
             _show(folder, results)
         folder.write_config(config | {"finished": True})

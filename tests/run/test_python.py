@@ -88,7 +88,7 @@ def test_the_quickstart_notebook_runs():
     sources = ["".join(cell["source"]) for cell in cells]
     assert any(whole in source for source in sources)
     for source in sources:
-        exec(source.replace(whole, "seeds=range(8), steps=2_000"), names)
+        exec(source.replace(whole, "seeds=range(8), steps=1_000"), names)
     assert names["again"]["loss"].equals(names["results"]["loss"])
     assert names["conclusion"].sentences
     printed = "".join("".join(each.get("text", "")) for cell in cells for each in cell["outputs"])
