@@ -344,12 +344,12 @@ def test_every_number_can_be_swept_and_changes_alone(task, tmp_path):
     of_causal = {"blanks"} - {*values_of(task)}  # a masked model refuses all values but 0
     assert named - of_causal == {full.rpartition(".")[2] for full in values_of(task)}
     for full, (path, values) in values_of(task).items():
+        experiment = dataclasses.replace(config, sweep={full: values})
         for name in aliases(task, full):
-            experiment = dataclasses.replace(config, sweep={name: values})
-            for value, (label, point) in zip(values, points_of_sweep(experiment), strict=True):
-                assert [*label.values()] == [value]
-                assert differing_fields(point.as_dict(), config.as_dict()) == [path]
-    for full, (_, values) in values_of(task).items():
+            assert dataclasses.replace(config, sweep={name: values}) == experiment
+        for value, (label, point) in zip(values, points_of_sweep(experiment), strict=True):
+            assert [*label.values()] == [value]
+            assert differing_fields(point.as_dict(), config.as_dict()) == [path]
         check_declaration(task, {full: values}, {full: values}, tmp_path)
 
 
