@@ -15,7 +15,7 @@ COMMANDS = {  # the modules and their functions
     "compare": ("jaxtie.compare.command", "main_compare"),
     "advise": ("jaxtie.advise.command", "main_advise"),
     "audit": ("jaxtie.audit.command", "main_audit"),
-    "report": ("jaxtie.run.report", "main"),
+    "report": ("jaxtie.run.command", "main_report"),
 }
 HELP = """usage: jaxtie COMMAND [OPTIONS]
 

@@ -24,15 +24,14 @@ SIZE = {"zero": False, "formula": True}
 class Interventions:
     """Changes to rows of the embeddings; `jaxtie.training.interventions` defines each.
 
-    `gain`, `shared_gain` and `minus` name the rows that have it, `held_rows` those that the options
-    below it are about. A decay of None is the optimizer's.
+    `gain`, `shared_gain` and `minus` name the rows that have it; `input_norm`, `norm_path`,
+    `frozen_direction` and `input_decay` are about the mask's. A decay of None is the optimizer's.
     """
 
     learned_scale: bool = False
     gain: str | None = None
     shared_gain: str | None = None
     minus: str | None = None
-    held_rows: str = "mask"
     input_norm: float | None = field(default=None, metadata=ABOVE_0)
     norm_path: Literal["both", "residual", "qkv"] = "both"
     frozen_direction: bool = False
@@ -42,26 +41,22 @@ class Interventions:
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of rows that the options refer to."""
         held = {self.input_norm, self.input_decay} != {None}
-        named = [self.gain, self.shared_gain, self.minus, self.held_rows if held else None]
-        named += ["all"] * self.learned_scale
+        named = [self.gain, self.shared_gain, self.minus]
+        named += ["mask"] * held + ["all"] * self.learned_scale
         return tuple(name for name in named if name)
 
     def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
         """Return error -> whether an arm that starts tied, or untied, has it."""
-        rows, decays = self.held_rows, self.input_decay is not None
-        covering = (rows,) if rows == "all" else (rows, "never-targets")
-        untied = head.untied_rows in covering if tied else not head.tied_rows
+        decays = self.input_decay is not None
+        untied = head.untied_rows in ("mask", "never-targets") if tied else not head.tied_rows
         needs_norm = self.frozen_direction or self.norm_path != "both"
         needs_tied = bool(self.shared_gain or self.minus)
         return {
             "+frozen-direction, +residual-only and +qkv-only need +input-norm=X": (
                 needs_norm and self.input_norm is None
             ),
-            "+held-rows needs +input-norm=X or +input-decay=X": (
-                rows != "mask" and self.input_norm is None and not decays
-            ),
             "a frozen row has no decay; leave out +input-decay": self.frozen_direction and decays,
-            f"+input-decay needs an untied {rows}": decays and not untied,
+            "+input-decay needs an untied mask": decays and not untied,
             "+shared-gain and +minus are for rows that are tied": (
                 needs_tied and (not tied or head.untied_rows is not None)
             ),
@@ -149,9 +144,7 @@ HEAD_NUMBERS = {
 }
 ROW_NAMES = ("mask", "labels", "never-targets", "rarer-half")
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
-HEAD_ROWS |= {
-    name.replace("_", "-"): name for name in ("gain", "shared_gain", "minus", "held_rows")
-}
+HEAD_ROWS |= {"gain": "gain", "shared-gain": "shared_gain", "minus": "minus"}
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
 SHARE_ERROR = Fraction(1, 20)  # of the run, by which the record of untying may miss its share
@@ -291,11 +284,6 @@ class Arm:
     def untied_from(self) -> int | None:
         """Step from which on the embeddings are untied; None if never."""
         return self.untie_at if self.tied else 0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the head has no options."""
-        return self.head == Head()
 
     def resolved(self, steps: int, record_every: int) -> "Arm":
         """Return the arm that unties at its share of the steps, or UserError without a record."""

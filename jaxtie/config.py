@@ -48,8 +48,17 @@ def combinations(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]
     return [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
 
 
+class Sizes:
+    """A body of a model: its fields that are integers are sizes above 0."""
+
+    def __post_init__(self):
+        make_plain(self)
+        fields = dataclasses.fields(self)
+        check_positive_integers(self, *(each.name for each in fields if each.type is int))
+
+
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(Sizes):
     """PyTorch's `TransformerEncoder`, without positions: post-norm, exact GELU, no dropout.
 
     Attributes:
@@ -67,10 +76,7 @@ class Transformer:
     independent_layers: bool = False
 
     def __post_init__(self):
-        """Check the values."""
-        make_plain(self)
-        numbers = () if isinstance(self.feedforward, str) else ("feedforward",)
-        check_positive_integers(self, "layers", "heads", "width", *numbers)
+        super().__post_init__()
         self.hidden  # noqa: B018, it checks
         check(
             self.width % self.heads == 0,
@@ -81,6 +87,7 @@ class Transformer:
     def hidden(self) -> int:
         """Width of the hidden layer."""
         if not isinstance(self.feedforward, str):
+            check_positive_integers(self, "feedforward")
             return self.feedforward
         factor = natural(self.feedforward.removesuffix("x"))
         check(
@@ -111,7 +118,6 @@ class Decoder(Transformer):
     branch_scale: float | None = None
 
     def __post_init__(self):
-        """Check the values."""
         super().__post_init__()
         check(self.independent_layers, "independent_layers = False: layers of a Decoder differ")
         check_range(self, "weight_std", 0, include_low=False)
@@ -126,7 +132,7 @@ class Decoder(Transformer):
 
 
 @dataclass(frozen=True)
-class LSTM:
+class LSTM(Sizes):
     """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width.
 
     Attributes:
@@ -138,14 +144,9 @@ class LSTM:
     width: int = 4
     hidden: int = 8
 
-    def __post_init__(self):
-        """Check the values."""
-        make_plain(self)
-        check_positive_integers(self, "layers", "width", "hidden")
-
 
 @dataclass(frozen=True)
-class Mixer:
+class Mixer(Sizes):
     """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels.
 
     Each MLP has a norm before it and a skip connection around it.
@@ -159,11 +160,6 @@ class Mixer:
     width: int = 4
     tokenwise: int = 4
     channelwise: int = 8
-
-    def __post_init__(self):
-        """Check the values."""
-        make_plain(self)
-        check_positive_integers(self, "layers", "width", "tokenwise", "channelwise")
 
 
 Body = Transformer | LSTM | Mixer
@@ -187,8 +183,8 @@ class Optimizer:
       learning_rate: at step 0 and every 2·`half_period` steps.
       eta_min: least learning rate, at odd multiples of `half_period`.
       half_period: steps from the one to the other (PyTorch: T_max).
-      warmup: over so many first steps, a factor rises to 1: update t has the cosine's rate times
-        (t + 1) / `warmup`.
+      warmup: number of first steps over which a factor rises to 1: update t has the cosine's rate
+        times (t + 1) / `warmup`.
       weight_decay: decoupled, times the current learning rate.
       b1, b2, eps: Adam's.
     """
@@ -203,7 +199,6 @@ class Optimizer:
     warmup: int = 0
 
     def __post_init__(self):
-        """Check the values."""
         make_plain(self)
         check_range(self, "learning_rate", 0, include_low=False)
         check(
@@ -314,7 +309,6 @@ class TaskConfig:
             TASKS[cls.task] = cls
 
     def __post_init__(self):
-        """Check the values."""
         make_plain(self)
         check(
             isinstance(self.optimizer, Optimizer),
@@ -358,11 +352,6 @@ class TaskConfig:
     def save_inputs(self, folder: Any) -> dict[str, Any]:
         """Write inputs that could not be made again into a new folder; return facts to record."""
         return {}
-
-    @classmethod
-    def report(cls, name: str) -> Callable | None:
-        """Return one of the functions in `reports`; None if it is missing."""
-        return cls.reports.get(name)
 
     def program_key(self) -> Any:
         """Return the configuration reduced to the fields that compiled programs depend on.

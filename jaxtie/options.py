@@ -28,8 +28,13 @@ def run_command(command: Callable[[], int]) -> int:
             stream.reconfigure(errors="replace")  # a terminal may not have every character
     try:
         return command()
+    except BrokenPipeError:  # there is no reader
+        raise
     except (UserError, OSError) as error:
-        print_error(one_line(error))
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = f"{error.filename or 'output'}: {error.strerror or error}"
+        print_error(escape(reason))
         return 2
     except KeyboardInterrupt as stop:
         if stop.args:
@@ -40,15 +45,6 @@ def run_command(command: Callable[[], int]) -> int:
 def print_error(line: str) -> None:
     """Print an error as every command does."""
     print(f"jaxtie: {line}", file=sys.stderr)
-
-
-def one_line(error: UserError | OSError) -> str:
-    """Return the message of an error; raise a broken pipe again, since there is no reader."""
-    if isinstance(error, BrokenPipeError):
-        raise error
-    if isinstance(error, OSError):
-        return escape(f"{error.filename or 'output'}: {error.strerror or error}")
-    return escape(str(error))
 
 
 def escape(text: str) -> str:

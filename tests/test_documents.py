@@ -13,9 +13,8 @@ from jaxtie.advise.command import AdviseOptions
 from jaxtie.audit.command import AuditOptions
 from jaxtie.compare.command import CompareOptions
 from jaxtie.options import parse_command
-from jaxtie.run.command import parse_run
+from jaxtie.run.command import ReportOptions, parse_run
 from jaxtie.run.experiment_files import find_experiment
-from jaxtie.run.report import ReportOptions
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted(

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from similarity import SIMILARITIES, compare_with_untied
 
-from jaxtie.config import Arm
+from jaxtie.config import Arm, Head
 from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
@@ -226,7 +226,7 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
 
 def plain_untied_arm(results: xr.Dataset) -> Arm | None:
     """Return the arm that is untied throughout and has no head options, if any."""
-    plain = (arm for arm in arms_of(results) if arm.is_plain and arm.untie_at is None)
+    plain = (arm for arm in arms_of(results) if arm.head == Head() and arm.untie_at is None)
     return next((arm for arm in plain if not arm.tied), None)
 
 

@@ -37,7 +37,7 @@ def _own(results: xr.Dataset, name: str) -> Callable | None:
     A task that is not imported, or traces no field, has none for a sweep.
     """
     task = TASKS.get(results.attrs["task"], TaskConfig)
-    return None if swept(results) and not task.traced else task.report(name)
+    return None if swept(results) and not task.traced else task.reports.get(name)
 
 
 def tables(results: xr.Dataset) -> list[Table]:

@@ -347,8 +347,7 @@ class RunFolder:
             counts[places] = np.maximum(counts[places], part.first_record + part.record_count)
         if (counts < due).any() or len(variables) > 1:
             raise UserError(
-                f"{self._records}: lacks records of arm {arm} up to its checkpoint; the same"
-                " command trains it again from the start"
+                f"{self._records}: lacks records of arm {arm} up to its checkpoint; {TRAIN_AGAIN}"
             )
 
     def unpack(self, schema: Schema) -> None:
@@ -373,7 +372,7 @@ class RunFolder:
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
     ) -> None:
-        """Make `results.nc` from the records, some members at a time; see `make_netcdf`."""
+        """Make `results.nc` from the records; see `make_netcdf`."""
         parts = self._all_records()
         write_sealed(self.results, make_netcdf(experiment, schema, attributes, constants, parts))
 
@@ -384,7 +383,7 @@ class RunFolder:
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
     def _all_records(self) -> Iterator[tuple[str, Records]]:
-        """Yield all records with their arms' names, and load those of one block at a time."""
+        """Yield all records with their arms' names."""
         for (arm, _), parts in itertools.groupby(
             self._parts(), lambda part: (part.arm, part.first_number)
         ):

@@ -1,11 +1,9 @@
 """Variables of results, and how records are written to NetCDF. Imports no jax."""
 
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import h5netcdf
 import numpy as np
 import xarray as xr
 
@@ -96,33 +94,39 @@ def make_netcdf(
 
     So is every value of a member from the record on at which it was found to have diverged.
     `attributes` are those of the run, `constants` variables without members, such as the best
-    reachable loss, and `parts` names of arms with records of some of their members, as many at a
-    time as fit into memory.
+    reachable loss, and `parts` names of arms with records of some of their members.
     """
-    skeleton = _skeleton(experiment, schema, attributes, constants)
+    results = _empty_results(experiment, schema, attributes, constants)
+    arms, place = names_of(experiment.arms), {seed: i for i, seed in enumerate(experiment.seeds)}
+    shape = results["diverged_at"].shape
+    points_per_arm = math.prod(shape[1:-1])
+    for arm, part in parts:
+        points, seeds = point_and_seed(part.numbers)
+        places = np.array([place[seed] for seed in seeds.tolist()])
+        numbers = (arms.index(arm) * points_per_arm + points) * len(place) + places
+        members = np.unravel_index(numbers, shape)
+        _fill(results, experiment, schema, members, part)
+    outer = len(shape)
+    encoding = {
+        name: {
+            "chunksizes": (*[1] * (outer - 1), min(len(place), 16), *results[name].shape[outer:]),
+            "compression": "gzip",
+            "compression_opts": 1,
+            "shuffle": True,
+        }
+        for name in schema.variables
+    }
     # In memory, because HDF5 may crash the process when it cannot close a file on a full disk.
-    content = io.BytesIO(skeleton.to_netcdf(engine="h5netcdf"))
-    arms, lengths = names_of(experiment.arms), [len(values) for values in experiment.swept.values()]
-    with h5netcdf.File(content, "a") as file:
-        _create_variables(file, experiment, schema)
-        for arm, part in parts:
-            points, seeds = point_and_seed(part.numbers)
-            for point in np.unique(points):
-                own = np.flatnonzero(points == point)
-                here = {name: values[:, own] for name, values in part.values.items()}
-                start = (arms.index(arm), *np.unravel_index(point, lengths))
-                own_part = Records(seeds[own], part.first_record, here)
-                _fill(file, experiment, schema, start, own_part)
-    return content.getvalue()
+    return bytes(results.to_netcdf(engine="h5netcdf", encoding=encoding))
 
 
-def _skeleton(
+def _empty_results(
     experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
 ) -> xr.Dataset:
-    """Return the results without the variables of members."""
+    """Return the results with every value of a member missing."""
     members: dict[str, Any] = {
         "arm": names_of(experiment.arms),
         **{name: np.array(values, np.float64) for name, values in experiment.swept.items()},
@@ -134,58 +138,40 @@ def _skeleton(
         if name.endswith("step")
     }
     dataset = xr.Dataset(constants, {**members, **schema.labels, **steps}, attributes)
+    shape = [len(labels) for labels in members.values()]
     meaning = "step at which the member stopped being finite; -1: never"
-    never = np.full([len(labels) for labels in members.values()], -1, np.int32)
+    never = np.full(shape, -1, np.int32)
     dataset["diverged_at"] = tuple(members), never, {"units": "step", "long_name": meaning}
+    for name, each in schema.variables.items():
+        sizes = [len(schema.labels[dimension]) for dimension in each.dimensions]
+        missing = np.full([*shape, *sizes], np.nan, np.float32)
+        described = {"units": each.units, "long_name": each.meaning}
+        dataset[name] = (*members, *each.dimensions), missing, described
     for name in steps:
         dataset[name].attrs = {"units": "1", "long_name": "number of updates made"}
     return dataset
 
 
-def _create_variables(file: h5netcdf.File, experiment: TaskConfig, schema: Schema) -> None:
-    """Create the variables of members, with every value missing."""
-    outer = ("arm", *experiment.swept)
-    for name, each in schema.variables.items():
-        sizes = [len(schema.labels[dimension]) for dimension in each.dimensions]
-        variable = file.create_variable(
-            name,
-            (*outer, "seed", *each.dimensions),
-            np.float32,
-            chunks=(*[1] * len(outer), min(len(experiment.seeds), 16), *sizes),
-            fillvalue=np.float32(math.nan),
-            compression="gzip",
-            compression_opts=1,
-            shuffle=True,
-        )
-        variable.attrs.update({"units": each.units, "long_name": each.meaning})
-
-
 def _fill(
-    file: h5netcdf.File,
+    results: xr.Dataset,
     experiment: TaskConfig,
     schema: Schema,
-    start: tuple[int, ...],
+    members: tuple[np.ndarray, ...],
     part: Records,
 ) -> None:
-    """Write records of some seeds at one sweep point; `start` are indices of arm and point."""
+    """Write records of some members of an arm; `members` are their indices."""
     steps = (part.first_record + np.arange(part.record_count)) * experiment.record_every
-    place = {seed: i for i, seed in enumerate(experiment.seeds)}
-    places = np.array([place[int(seed)] for seed in part.numbers])
-    order = np.argsort(places)  # as HDF5 requires
-    members: Any = places[order]
-    if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
-        members = slice(members[0], members[-1] + 1)
-    at = (*start, members)
+    found = part.values["diverged_at"].T  # (members, records)
     # -1 until it is set for good; older records may be written after newer ones
-    diverged_at = part.values["diverged_at"][-1][order]
-    file["diverged_at"][at] = np.maximum(file["diverged_at"][at], diverged_at)
-    found = part.values["diverged_at"].T[order]  # (seeds, records)
+    diverged_at = results["diverged_at"].values
+    diverged_at[members] = np.maximum(diverged_at[members], found[:, -1])
     lost = (found >= 0) & (steps >= found)
     for name, variable in schema.variables.items():
-        values = np.moveaxis(part.values[name], 0, 1)[order]  # (seeds, records, ...)
+        values = np.moveaxis(part.values[name], 0, 1)  # (members, records, ...)
         values = np.where(lost.reshape(*lost.shape, *[1] * (values.ndim - 2)), np.nan, values)
         recorded = schema.labels[variable.dimensions[0]]
         due = np.isin(steps, recorded)
         if due.any():
             first = np.searchsorted(recorded, steps[due][0])
-            file[name][(*at, slice(first, first + due.sum()))] = values[:, due]
+            at: Any = (*members, slice(first, first + due.sum()))
+            results[name].values[at] = values[:, due]

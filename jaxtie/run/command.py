@@ -1,10 +1,9 @@
-"""The command line of `jaxtie run`. Imports no jax."""
+"""The command lines of `jaxtie run` and `jaxtie report`. Imports no jax."""
 
 import contextlib
 import dataclasses
 import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +33,9 @@ from jaxtie.options import (
     run_command,
 )
 from jaxtie.results import analysis
-from jaxtie.results.claims import Claim, claims_table, judge_claims
+from jaxtie.results.claims import Claim, claims_table
 from jaxtie.results.folder import RunFolder, atomic_write
-from jaxtie.results.tables import print_tables
+from jaxtie.results.tables import Table, print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import (
     experiment_folder,
@@ -44,7 +43,7 @@ from jaxtie.run.experiment_files import (
     list_experiments,
     load_experiment_and_claims,
 )
-from jaxtie.run.lifecycle import Outcome, Session, plan_lines
+from jaxtie.run.lifecycle import Session, plan_lines
 from jaxtie.run.page import write_report
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.data.config import DOCUMENTS
@@ -246,24 +245,35 @@ def command_line(module: str, arguments: Sequence[str]) -> str:
     return line.encode(errors="backslashreplace").decode()
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str]) -> int:
     """Run `jaxtie run`; return the exit status."""
-    words = sys.argv[1:] if given is None else given
     return run_command(lambda: _run(parse_run(words), command_line("jaxtie.run", words)))
 
 
 def _run(options: RunOptions, command: str) -> int:
-    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
     if options.list:
         print(*list_experiments(), sep="\n")
         return 0
+    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
     declared = _declared(options.experiment)
     experiment = changed(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
     _check_inputs(experiment, folder, session.overwrite)
-    if options.distributed:
-        return _run_with_others(experiment, folder, options, session, declared)
-    return _conclude(folder, _run_one(experiment, folder, options, session), options, *declared)
+    if not options.distributed:
+        return _lead(experiment, folder, options, session, declared)
+    from jaxtie.training.devices import start_jax
+
+    start_jax()
+    from jaxtie.training.distributed import join
+
+    processes = join(options.coordinator, options.process_count, options.process_index)
+    session = dataclasses.replace(session, processes=processes)
+    if processes.leads:
+        status = _lead(experiment, folder, options, session, declared)
+    else:
+        status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
+    processes.leave()
+    return status
 
 
 def _declared(name: str | None) -> tuple[TaskConfig, tuple[Claim, ...]]:
@@ -283,15 +293,52 @@ def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) ->
         experiment.check_inputs()
 
 
-def _run_one(
-    experiment: TaskConfig, folder: RunFolder, options: RunOptions, session: Session
-) -> Outcome:
-    if not options.dry_run:
-        outcome = lifecycle.run_in_folder(experiment, folder, session)
-        if outcome is Outcome.INTERRUPTED:
-            so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
-            print_error(f"{lifecycle.resume_hint(session)}{so_far}")
-        return outcome
+def _lead(
+    experiment: TaskConfig,
+    folder: RunFolder,
+    options: RunOptions,
+    session: Session,
+    declared: tuple[TaskConfig, Sequence[Claim]],
+) -> int:
+    """Train or plan, as the only process or the first of several; return the exit status."""
+    if options.dry_run:
+        _plan(experiment, folder, session)
+        return 0
+    results = lifecycle.run_in_folder(experiment, folder, session)
+    if results is None:
+        so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
+        print_error(f"{lifecycle.resume_hint(session)}{so_far}")
+        return INTERRUPTED
+    _conclude(folder, results, options, *declared)
+    return 0
+
+
+def _conclude(
+    folder: RunFolder,
+    results: xr.Dataset,
+    options: RunOptions,
+    declared: TaskConfig,
+    claims: Sequence[Claim],
+) -> None:
+    """Print the conclusion of a run, and the verdicts on claims."""
+    conclusion, judged = analysis.conclude(results), _judge(folder, results, declared, claims)
+    if options.json:
+        table = {name: getattr(conclusion.table, name) for name in ("title", "header", "rows")}
+        verdicts = [
+            {"verdict": verdict.strip("*"), "claim": claim, "holds_if": bounds, "found": found}
+            for _, _, claim, _, bounds, found, verdict in (judged.rows if judged else ())
+        ]
+        shown = {"experiment": results.attrs["experiment"], "folder": str(folder.path)}
+        shown |= {"conclusion": conclusion.lines(), "table": table, "claims": verdicts}
+        print(json.dumps(shown, indent=1))
+        return
+    print_tables(conclusion.table.shortened(ROWS))
+    print(*conclusion.lines(), *(_verdict_lines(folder, judged) if judged else ()), sep="\n")
+    print(f"Report: {folder.page}; all tables: {folder.summary}")
+
+
+def _plan(experiment: TaskConfig, folder: RunFolder, session: Session) -> None:
+    """Print estimates; write nothing."""
     try:
         earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     except UserError as error:  # nothing is written, so it does not matter yet
@@ -300,111 +347,79 @@ def _run_one(
     if session.processes:
         session.processes.broadcast({"trains": False})
     print(*plan_lines(experiment, folder, earlier, session.say), sep="\n")
-    return Outcome.PLANNED
-
-
-def _conclude(
-    folder: RunFolder,
-    outcome: Outcome,
-    options: RunOptions,
-    declared: TaskConfig,
-    claims: Sequence[Claim],
-) -> int:
-    """Print the conclusion of a finished run, and verdicts; return the exit status."""
-    if outcome in (Outcome.DONE, Outcome.BEFORE):
-        results = lifecycle.load(folder.path)
-        conclusion = analysis.conclude(results)
-        lines, verdicts = conclusion.lines(), _judge(folder, results, declared, claims)
-        if options.json:
-            table = {name: getattr(conclusion.table, name) for name in ("title", "header", "rows")}
-            found = {"experiment": results.attrs["experiment"], "folder": str(folder.path)}
-            found |= {"conclusion": lines, "table": table, "claims": verdicts}
-            print(json.dumps(found, indent=1))
-            return 0
-        print_tables(conclusion.table.shortened(ROWS))
-        print(*lines, *_verdict_lines(folder, declared, verdicts), sep="\n")
-        print(f"Report: {folder.page}; all tables: {folder.summary}")
-    return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
 def _judge(
     folder: RunFolder, results: xr.Dataset, declared: TaskConfig, claims: Sequence[Claim]
-) -> list[dict[str, str]]:
+) -> Table | None:
     """Judge claims by a run and finished ones next to it; write and return the verdicts."""
     if not claims:
-        return []
+        return None
     runs = {declared.name: results}
     for other in set().union(*(claim.others for claim in claims)) - {declared.name}:
         beside = RunFolder(folder.path.parent / other)
         with contextlib.suppress(UserError):
             if (beside.config() or {}).get("finished"):
                 runs[other] = beside.load()
-    title = _about_claims(folder, declared)
-    table = claims_table(title, runs, {declared.name: claims}, lenient=True)
-    content = table.markdown().encode()
-    if not folder.claims.exists() or folder.claims.read_bytes() != content:
-        atomic_write(folder.claims, content)
-        write_report(folder, results)
-    found, judged = [], judge_claims(claims, results, runs, lenient=True)
-    for claim, (verdict, estimate) in zip(claims, judged):
-        each = {"verdict": verdict, "claim": claim.sentence, "holds_if": claim.bounds}
-        missing = ", ".join(sorted(claim.others - runs.keys()))
-        if verdict != "no data yet":
-            each["found"] = estimate.found
-        elif missing:
-            each["needs"] = f"finished runs of {missing} in {folder.path.parent}"
-        else:
-            each["needs"] = "arms or records that this run lacks"
-        found.append(each)
-    return found
-
-
-def _about_claims(folder: RunFolder, declared: TaskConfig) -> str:
     config = folder.config() or {}
     different = {*folder.differences(declared, config)} - MAY_DIFFER
     if len(config["experiment"]["seeds"]) < len(declared.seeds):
         different.add("seeds")
     on = f" on a run that differs from it in {', '.join(sorted(different))}" if different else ""
-    return f"Claims of {declared.name}, with verdicts{on}"
+    title = f"Claims of {declared.name}, with verdicts{on}"
+    table = claims_table(title, runs, {declared.name: claims}, lenient=True)
+    content = table.markdown().encode()
+    if not folder.claims.exists() or folder.claims.read_bytes() != content:
+        atomic_write(folder.claims, content)
+        write_report(folder, results)
+    return table
 
 
-def _verdict_lines(
-    folder: RunFolder, declared: TaskConfig, verdicts: Sequence[dict[str, str]]
-) -> Iterator[str]:
-    """Yield the counts of verdicts, the first verdicts, and the data that are missing."""
-    if not verdicts:
-        return
-    counted = Counter(each["verdict"] for each in verdicts)
-    counts = ", ".join(f"{verdict}: {count}" for verdict, count in counted.items())
-    yield f"{_about_claims(folder, declared)} ({counts}), all in {folder.claims}:"
-    judged = [each for each in verdicts if "found" in each]
-    for each in judged[:CLAIMS]:
-        yield "- {verdict}: {claim} {found}, holds if {holds_if}".format_map(each)
-    if len(judged) > CLAIMS:
-        yield f"- and {len(judged) - CLAIMS} more"
-    for needs, count in Counter(each["needs"] for each in verdicts if "needs" in each).items():
-        yield f"- no data yet: {count} claim{'s' * (count > 1)} about {needs}"
+def _verdict_lines(folder: RunFolder, judged: Table) -> Iterator[str]:
+    """Yield the counts of verdicts, the first verdicts, and how many claims have no data yet."""
+    verdicts = [row[-1].strip("*") for row in judged.rows]
+    counts = Counter(verdicts)
+    shown = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    yield f"{judged.title} ({shown}), all in {folder.claims}:"
+    missing = counts.pop("no data yet", 0)
+    decided = [row for row, verdict in zip(judged.rows, verdicts) if verdict in counts]
+    for _, _, claim, _, bounds, found, verdict in decided[:CLAIMS]:
+        yield f"- {verdict.strip('*')}: {claim} {found}, holds if {bounds}"
+    if len(decided) > CLAIMS:
+        yield f"- and {len(decided) - CLAIMS} more"
+    if missing:
+        yield (
+            f"- no data yet: {missing} claim{'s' * (missing > 1)} about arms, records or other runs"
+            f" that are not in {folder.path.parent}"
+        )
 
 
-def _run_with_others(
-    experiment: TaskConfig,
-    folder: RunFolder,
-    options: RunOptions,
-    session: Session,
-    declared: tuple[TaskConfig, Sequence[Claim]],
-) -> int:
-    """Run as one of several processes; return the exit status."""
-    from jaxtie.training.devices import start_jax
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of `jaxtie report`."""
 
-    start_jax()
-    from jaxtie.training.distributed import join
+    HELP: ClassVar[str] = """
+usage: jaxtie report DIR ... [OPTIONS]
 
-    processes = join(options.coordinator, options.process_count, options.process_index)
-    session = dataclasses.replace(session, processes=processes)
-    if processes.leads:
-        outcome = _run_one(experiment, folder, options, session)
-        status = _conclude(folder, outcome, options, *declared)
-    else:
-        status = 0 if lifecycle.follow(experiment, folder, session) else INTERRUPTED
-    processes.leave()
-    return status
+Draw the figures and the report of runs again, from their results alone.
+
+  DIR ...            folders of finished runs
+  --pdf              also draw each panel of the overview by itself, and every figure as PDF
+"""
+    runs: tuple[Path, ...] = argument(parse_path, ())
+    pdf: bool = flag()
+
+
+def main_report(words: Sequence[str]) -> int:
+    """Run `jaxtie report`; return the exit status."""
+    return run_command(lambda: _report(parse_command(ReportOptions, "jaxtie report", words)))
+
+
+def _report(options: ReportOptions) -> int:
+    check(bool(options.runs), "expected the folder of a run")
+    for path in options.runs:
+        folder, results = RunFolder(path), lifecycle.load(path)
+        written = lifecycle.draw(folder, results, pdf=options.pdf)
+        written.append(write_report(folder, results))
+        print(*written, sep="\n")
+    return 0

@@ -6,7 +6,6 @@ results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
 
 import contextlib
 import dataclasses
-import enum
 import platform
 import sys
 import tempfile
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")
-
-
-class Outcome(enum.StrEnum):
-    """How a run ended."""
-
-    DONE = "done"
-    BEFORE = "finished before"
-    PLANNED = "planned"
-    INTERRUPTED = "interrupted"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +108,10 @@ def run(
         else:
             path = Path(out)
             kept = f"the same call{' without overwrite=True' * overwrite} goes on from {out}"
-        if run_in_folder(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
+        results = run_in_folder(experiment, RunFolder(path), session)
+        if results is None:
             raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
-        return load(path)
+        return results
 
 
 def load(path: str | Path) -> xr.Dataset:
@@ -206,8 +197,12 @@ def inspect_folder(
     return earlier, bool(differences) or not finished
 
 
-def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
-    """Start, resume, extend or skip a run, as the only process or the first of several."""
+def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -> xr.Dataset | None:
+    """Start, resume, extend or skip a run, as the only process or the first of several.
+
+    Returns:
+      The results; None if it was interrupted.
+    """
     if experiment.is_static_sweep:
         return _run_points(experiment, folder, session)
     earlier, trains = inspect_folder(experiment, folder, session.overwrite)
@@ -215,13 +210,12 @@ def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -
         session.processes.broadcast({"trains": trains})
     if earlier and not trains:
         experiment.check_unchanged(folder, earlier)
-        return Outcome.BEFORE
+        return folder.load()
     if earlier and earlier.get("finished"):
         seeds, steps = (earlier["experiment"][name] for name in ("seeds", "steps"))
         before = f"{len(seeds):,} seeds and {steps:,} steps"
         session.say(f"{experiment.name}: {folder.path} has {before}, extending it")
-    finished = _Run(experiment, folder, session, earlier).lead()
-    return Outcome.DONE if finished else Outcome.INTERRUPTED
+    return _Run(experiment, folder, session, earlier).lead()
 
 
 def points_of(
@@ -233,7 +227,7 @@ def points_of(
         yield values, point, RunFolder(folder.points / name)
 
 
-def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
+def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> xr.Dataset | None:
     """Run an experiment at each value of its static fields, and join the results."""
     earlier, trains = inspect_folder(experiment, folder, session.overwrite)
     if earlier and not trains:
@@ -241,8 +235,8 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
             if session.processes:
                 session.processes.broadcast({"trains": False})
             point.check_unchanged(each, each.config() or {})
-        return Outcome.BEFORE
-    if not experiment.report("schema"):
+        return folder.load()
+    if not experiment.reports.get("schema"):
         from jaxtie.training.devices import start_jax
 
         start_jax()
@@ -257,16 +251,16 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
         found = []
         for values, point, each in points_of(experiment, folder):
             session.say(f"{experiment.name}: {each.path.name}")
-            if run_in_folder(point, each, session) is Outcome.INTERRUPTED:
-                return Outcome.INTERRUPTED
-            found.append((values, each.load()))
-        results = join_points(found)
-        results.attrs |= {"command": session.command}
-        write_sealed(folder.results, bytes(results.to_netcdf(engine="h5netcdf")))
+            if (own := run_in_folder(point, each, session)) is None:
+                return None
+            found.append((values, own))
+        joined = join_points(found).assign_attrs(command=session.command)
+        write_sealed(folder.results, bytes(joined.to_netcdf(engine="h5netcdf")))
+        results = folder.load()
         if session.draws:
-            _show(folder)
+            _show(folder, results)
         folder.write_config(config | {"finished": True})
-    return Outcome.DONE
+    return results
 
 
 def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
@@ -317,8 +311,8 @@ class _Run:
         self.experiment = experiment.prepare(folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
 
-    def lead(self) -> bool:
-        """Train and write everything into the folder; return whether the run is finished.
+    def lead(self) -> xr.Dataset | None:
+        """Train, write everything into the folder and return the results; None if interrupted.
 
         Raises:
           UserError: if another process has written there since the folder was read: a run that is
@@ -327,7 +321,7 @@ class _Run:
         from jaxtie.training.trainer import schema_of
 
         folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
-        attributes_of, constants_of = map(experiment.report, ("attributes", "constants"))
+        attributes_of, constants_of = map(experiment.reports.get, ("attributes", "constants"))
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
@@ -355,12 +349,13 @@ class _Run:
             folder.assemble(experiment, schema, attributes, constants)
             self._write_config()
             if not finished:
-                return False
+                return None
+            results = folder.load()
             if self.session.draws:
-                _show(folder)
+                _show(folder, results)
             self._write_config(finished=True)
             folder.discard_records()
-        return True
+        return results
 
     def train(self) -> bool:
         """Train every arm from the newest checkpoint on; return False if interrupted."""
@@ -390,9 +385,8 @@ class _Run:
         self.folder.write_config(self.config | {"finished": finished})
 
 
-def _show(folder: RunFolder) -> None:
+def _show(folder: RunFolder, results: xr.Dataset) -> None:
     """Draw the figures of a run and write its summary."""
-    results = folder.load()
     draw(folder, results)
     conclusion = analysis.conclude(results)
     tables = [conclusion.table, *analysis.tables(results)]

@@ -48,7 +48,7 @@ def add_parameters(
     if gained := own.gain or own.shared_gain:
         added["log_gain"] = jnp.zeros((len(row_sets[gained]), 1), input_VxD.dtype)
     if own.frozen_direction or own.input_decay is not None:
-        added["own_input"] = input_VxD[np.array(row_sets[own.held_rows])]
+        added["own_input"] = input_VxD[np.array(row_sets["mask"])]
     return {**params, "embedding": {**embedding, **added}}
 
 
@@ -70,7 +70,7 @@ def effective(
     if "own_input" in embedding:
         own_KxD = embedding["own_input"]
         own_KxD = jax.lax.stop_gradient(own_KxD) if own.frozen_direction else own_KxD
-        input_VxD = replace_rows(input_VxD, own_KxD, row_sets[own.held_rows])
+        input_VxD = replace_rows(input_VxD, own_KxD, row_sets["mask"])
     if own.minus:
         output_VxD = output_VxD * np.where(among(own.minus), -1, 1).astype(output_VxD.dtype)
     if gained := own.gain or own.shared_gain:
@@ -82,7 +82,7 @@ def effective(
         output_VxD = output_VxD * jnp.exp(embedding["log_scale"])
     if own.input_norm is not None:
         square_Vx1 = jnp.sum(input_VxD**2, axis=-1, keepdims=True)
-        is_held_Vx1 = among(own.held_rows) & (square_Vx1 > 0)  # a row of padding stays 0
+        is_held_Vx1 = among("mask") & (square_Vx1 > 0)  # a row of length 0 stays 0
         norm_Vx1 = jnp.sqrt(jnp.where(is_held_Vx1, square_Vx1, 1))
         factor_Vx1 = jnp.where(is_held_Vx1, own.input_norm / norm_Vx1, 1)
         held_VxD = input_VxD * factor_Vx1

@@ -195,3 +195,8 @@ def test_a_table_is_read_from_its_markdown(note):
 )
 def test_claims_as_text(claim, expression, bounds):
     assert (claim.expression, claim.bounds) == (expression, bounds)
+
+
+def test_a_claim_about_an_unknown_quantity_is_refused_at_once():
+    with pytest.raises(UserError, match=r"'length': expected one of .*, loss, stuck share, "):
+        Claim("It is long.", "length", "tied")

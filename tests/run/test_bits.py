@@ -17,7 +17,7 @@ import jaxtie
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
-from jaxtie.run import command, report
+from jaxtie.run import command
 
 pytestmark = pytest.mark.slow
 TINY = "--seeds 2 --steps 40 --record-every 20 --eval-every 40 --arms untied --quiet".split()
@@ -68,7 +68,7 @@ def check_all_refuse(capsys, folder: Path, named: Path, options: list[str]) -> N
     assert str(named) in str(raised.value) and "\n" not in str(raised.value)
     out = ["--out", str(folder)]
     assert "--overwrite" in check_refused(capsys, command.main, *options, *out, names=named)
-    assert "--overwrite" in check_refused(capsys, report.main, str(folder), names=named)
+    assert "--overwrite" in check_refused(capsys, command.main_report, str(folder), names=named)
     if "--sweep" not in options:  # a sweep reads its points
         extended = check_refused(capsys, command.main, *options, *MORE, *out, names=named)
         assert "--overwrite" in extended

@@ -24,7 +24,6 @@ from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run.experiment_files import find_experiment, load_experiment
-from jaxtie.run.report import ReportOptions
 from jaxtie.training.trainer import Trainer
 
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
@@ -406,7 +405,7 @@ def test_options_change_only_what_they_name():
 
 
 @pytest.mark.parametrize(
-    "options", [cli.RunOptions, AdviseOptions, AuditOptions, CompareOptions, ReportOptions]
+    "options", [cli.RunOptions, AdviseOptions, AuditOptions, CompareOptions, cli.ReportOptions]
 )
 def test_the_help_of_a_command_names_its_options_and_no_others(options):
     named = re.findall(r"^  --([\w-]+)", options.HELP, re.MULTILINE)

@@ -18,8 +18,7 @@ from jaxtie.exor import config as exor
 from jaxtie.exor import theory
 from jaxtie.exor.task import build_contexts
 from jaxtie.results import plots
-from jaxtie.run import report
-from jaxtie.run.command import main
+from jaxtie.run.command import main, main_report
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.training.member import make_member
 
@@ -258,7 +257,7 @@ def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypa
     files = {path.name for path in out.iterdir()}
     assert files >= {"config.json", "results.nc", "figures", "summary.md"}
     assert len(list((out / "figures").iterdir())) == 2
-    assert report.main([str(out), "--pdf"]) == 0
+    assert main_report([str(out), "--pdf"]) == 0
     assert len(list((out / "figures").iterdir())) == 2 * 6
     assert json.loads((out / "config.json").read_text())["block"] == 1
 

@@ -258,9 +258,9 @@ def killed_again_and_again(
 
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path):
-    line = [*KILLED, "--steps", "8000", "--arms", "tied,untied@4000"]
+    line = [*KILLED, "--steps", "4000", "--arms", "tied,untied@2000"]
     rng, kills = random.Random(14), 0
-    records, all_kills = 2 * (8000 // 20 + 1), draws(4)
+    records, all_kills = 2 * (4000 // 20 + 1), draws(4)
     whole = finished_run(tmp_path / "whole", *line)
     while kills < all_kills:
         folder = tmp_path / f"killed-{kills}"
@@ -509,8 +509,8 @@ def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
     unfinished, tmp_path, capsys, monkeypatch
 ):
     """Three damages to each sort of file."""
-    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
-    monkeypatch.setattr(command, "_conclude", lambda *_: 0)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
+    monkeypatch.setattr(command, "_conclude", lambda *_: None)
     whole, refused = finished_run(tmp_path / "whole", *UNTYING), 0
     for seed in range(draws(15)):
         folder = shutil.copytree(unfinished, tmp_path / "damaged")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,19 +22,31 @@ from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.folder import RUN_FORMAT, RunFolder
 from jaxtie.results.plots import Picture
-from jaxtie.run import command, lifecycle, report
+from jaxtie.run import command, lifecycle
 from jaxtie.training.block_engine import compile_block
 from jaxtie.training.devices import start_jax
 from jaxtie.training.progress import Progress
 
 OFTEN = ["--record-every", "10", "--eval-every", "20"]
-TINY = ["--seeds", "3", "--steps", "40", *OFTEN]  # test_page.py uses its programs
+TINY = ["--seeds", "3", "--steps", "40", *OFTEN]
+DECLARATION = """from jaxtie import Experiment
+from jaxtie.exor.claims import Claim
+experiment = Experiment(name="transformer-small", arms=("tied", "untied", "untied@20"), steps=40,
+                        record_every=10, eval_every=20)
+claims = (
+    Claim("There is a loss.", "loss", "tied", low=-99),
+    Claim("There is none.", "loss", "tied", high=-99, opposite=True),
+    Claim("Untying midway costs.", "loss", {"untied@20": 1, "untied": -1}, low=0),
+    Claim("It is as elsewhere.", "loss", {"tied": 1, "elsewhere: tied": -1}, -1e-6, 1e-6),
+    Claim("It is nearer.", "nearness by CKA", "tied", low=0),
+)
+"""
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
     """Save time: figures, summary and report take most of a short run."""
-    monkeypatch.setattr(lifecycle, "_show", lambda folder: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +114,14 @@ def test_figures_are_made_again_from_the_results(finished, tmp_path, monkeypatch
     """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
-    every = Experiment.report("plots")
+    every = Experiment.reports.get("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
         return {name: every(results)[name] for name in ("accuracy", "stuck")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
     monkeypatch.setattr(plots, "save", save_small)
-    assert report.main([str(folder), "--pdf"]) == 0
+    assert command.main_report([str(folder), "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     names = "answer.png accuracy.png stuck.png report.html"
     assert [path.name for path in written] == names.split()
@@ -117,13 +130,44 @@ def test_figures_are_made_again_from_the_results(finished, tmp_path, monkeypatch
     assert pdf == {"answer", "accuracy", "stuck"}
 
 
+def test_a_run_ends_with_the_verdicts_that_it_can_give(finished, tmp_path, monkeypatch, capsys):
+    """No verdict without an arm, a variable or the other run; a finished one next to it is read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(DECLARATION)
+    line = "mine.py --arms tied,untied --seeds 3 --quiet --out runs/small".split()
+    shutil.copytree(finished[0], "runs/small")
+    assert command.main(line) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "Claims of transformer-small, with verdicts on a run that differs from it in arms, seeds"
+        " (holds: 1, fails: 1, no data yet: 3), all in runs/small/claims.md:\n"
+        "- holds: There is a loss. +"
+    ) in shown
+    missing = "- no data yet: 3 claims about arms, records or other runs that are not in runs\n"
+    assert missing in shown
+    assert command.main([*line, "--json"]) == 0
+    first, second, _, other, _ = json.loads(capsys.readouterr().out)["claims"]
+    assert second["claim"] == "There is none. (Our hypothesis is the opposite.)"
+    assert first["verdict"] == "holds" and first["claim"] == "There is a loss."
+    assert first["holds_if"] == "> -99" and first["found"].startswith("+")
+    assert other["verdict"] == "no data yet"
+    shutil.copytree("runs/small", "runs/elsewhere")
+    assert command.main(line) == 0
+    shown = capsys.readouterr().out
+    assert "- holds: It is as elsewhere. +0.000 [+0.000, +0.000], 3 seeds, holds if -1e-06" in shown
+    written = (tmp_path / "runs/small/claims.md").read_text()
+    assert written.count("**holds**") == 2 and written.count("**no data yet**") == 2
+    page = (tmp_path / "runs/small/report.html").read_text()
+    assert page.count('<th scope="row">holds</th>') == 2 and "It is as elsewhere." in page
+
+
 def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"format": RUN_FORMAT + 1}))
     before = files(folder)
     for main, arguments in (
-        (report.main, [str(folder)]),
+        (command.main_report, [str(folder)]),
         (command.main, [*TINY, "--out", str(folder)]),
     ):
         status, (out, error) = main(arguments), capsys.readouterr()
@@ -174,6 +218,26 @@ def test_an_interrupted_run_keeps_its_records_and_the_same_command_goes_on(
     assert error.startswith(f"{resumed}untied: compiling\n")
     assert "\ntied: " not in error  # that arm was finished
     assert results(folder).identical(results(finished[0]))
+
+
+def test_an_interrupted_call_goes_on(finished, tmp_path, without_figures, monkeypatch, capsys):
+    for name in ("temporary", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "here")
+    experiment = Experiment(steps=40, record_every=10, eval_every=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt, match="the same call goes on from mine"):
+            jaxtie.run(experiment, out="mine", seeds=3)
+        with pytest.raises(KeyboardInterrupt, match="without out=FOLDER nothing is kept"):
+            jaxtie.run(experiment, seeds=3)
+    assert not list((tmp_path / "temporary").glob("jaxtie-*")) and os.listdir() == ["mine"]
+    assert RunFolder(Path("mine")).config()["finished"] is False
+    again = jaxtie.run(experiment, out="mine", seeds=3)
+    assert again.drop_attrs().identical(results(finished[0]))
+    error = capsys.readouterr().err
+    assert "tied: compiling" in error and "40/40 steps" in error
 
 
 def test_a_run_that_is_interrupted_before_its_first_record_goes_on(

@@ -9,34 +9,35 @@ from pathlib import Path
 import pytest
 import xarray as xr
 from drawing import save_small
+from made_up import exor_results
 
+from jaxtie import Experiment
 from jaxtie.results import analysis, plots
-from jaxtie.results.folder import RunFolder
+from jaxtie.results.folder import RunFolder, write_sealed
 from jaxtie.results.tables import Table
 from jaxtie.run import command, lifecycle
 from jaxtie.run.page import write_report
 
 NAME = """<script>alert('&"$_{$')<script>"""
 CLAIM = """</p></title><img src=http://a.b/c.png onerror="d()"> {{ 7 }} &amp; é"""
-DECLARATION = f"""import jaxtie
-experiment = jaxtie.Experiment(
-    name={NAME!r}, claim={CLAIM!r}, arms=("untied",), steps=40, record_every=10, eval_every=20,
-    seeds=range(3)
-)
-"""
 PNG = "data:image/png;base64,"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The folder of a run."""
-    place = tmp_path_factory.mktemp("place")
-    (place / "hostile.py").write_text(DECLARATION)
+    """The folder of a run, of made-up results."""
+    made = RunFolder(tmp_path_factory.mktemp("runs") / NAME)
+    made.path.mkdir()
+    line, versions = "jaxtie run hostile.py", {"orbax-checkpoint": "0"}
+    made.write_config({"experiment": {"steps": 100}, "command": line, "versions": versions})
+    names = {"task": "exor", "experiment": NAME, "claim": CLAIM}
+    names |= Experiment.reports["attributes"](Experiment())
+    results = exor_results("untied").assign_attrs(names)
+    write_sealed(made.results, bytes(results.to_netcdf(engine="h5netcdf")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
         patch.setattr(plots, "save", save_small)
-        assert command.main(["hostile.py", "--quiet"]) == 0
-    return place / "runs" / NAME
+        assert command.main_report([str(made.path)]) == 0
+    return made.path
 
 
 class Page(HTMLParser):
@@ -141,4 +142,4 @@ def test_a_name_may_be_any_bytes_and_diverged_members_are_counted(folder, tmp_pa
     results["diverged_at"][0, 1] = 20
     page = written_anew(tmp_path, results, command="jaxtie run \udce9.py")
     assert "&#56553;" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "1 of 3 members" in page.text and "of 3 members" not in Page.of(folder).text
+    assert "1 of 4 members" in page.text and "of 4 members" not in Page.of(folder).text

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from jaxtie.results.folder import write_sealed
-from jaxtie.run import report
+from jaxtie.run import command
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from jaxtie.run import report
 )
 def test_a_folder_that_is_no_run_is_named_for_what_it_is(tmp_path, capsys, make, words):
     make(tmp_path / "it")
-    assert report.main([str(tmp_path / "it")]) == 2
+    assert command.main_report([str(tmp_path / "it")]) == 2
     error = capsys.readouterr().err
     assert error.endswith(words + "\n") and error.count("\n") == 1
     assert "--overwrite" not in error

@@ -87,7 +87,7 @@ def other(tmp_path_factory) -> xr.Dataset:
     """The results of another sweep of the same points."""
     folder = tmp_path_factory.mktemp("other") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifecycle, "_show", lambda _: None)
+        patch.setattr(lifecycle, "_show", lambda *_: None)
         assert main([*OTHER, "--out", str(folder)]) == 0
     return jaxtie.load(folder).drop_attrs()
 
@@ -99,7 +99,7 @@ def test_an_overwritten_sweep_that_is_interrupted_goes_on_by_the_command_it_prin
 ):
     """At either point; the earlier sweep's points are gone."""
     folder, add = shutil.copytree(swept, tmp_path / "run"), Progress.add
-    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+    monkeypatch.setattr(lifecycle, "_show", lambda *_: None)
 
     def stop(progress, *chunk):
         add(progress, *chunk)
@@ -344,12 +344,12 @@ def test_every_number_can_be_swept_and_changes_alone(task, tmp_path):
     of_causal = {"blanks"} - {*values_of(task)}  # a masked model refuses all values but 0
     assert named - of_causal == {full.rpartition(".")[2] for full in values_of(task)}
     for full, (path, values) in values_of(task).items():
+        experiment = dataclasses.replace(config, sweep={full: values})
         for name in aliases(task, full):
-            experiment = dataclasses.replace(config, sweep={name: values})
-            for value, (label, point) in zip(values, points_of_sweep(experiment), strict=True):
-                assert [*label.values()] == [value]
-                assert differing_fields(point.as_dict(), config.as_dict()) == [path]
-    for full, (_, values) in values_of(task).items():
+            assert dataclasses.replace(config, sweep={name: values}) == experiment
+        for value, (label, point) in zip(values, points_of_sweep(experiment), strict=True):
+            assert [*label.values()] == [value]
+            assert differing_fields(point.as_dict(), config.as_dict()) == [path]
         check_declaration(task, {full: values}, {full: values}, tmp_path)
 
 

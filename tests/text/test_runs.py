@@ -22,7 +22,7 @@ from jaxtie.results import plots
 from jaxtie.results.analysis import conclude
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
-from jaxtie.run import lifecycle, page, report
+from jaxtie.run import lifecycle
 from jaxtie.text.analysis import TEXT_VARIABLES
 from jaxtie.text.data import tokens
 from jaxtie.text.pairs import PREDICTED
@@ -96,13 +96,11 @@ def test_figures_and_report_of_a_finished_run(masked, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
-    assert report.main([str(masked), "--pdf"]) == 0
+    assert cli.main_report([str(masked), "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
-    section = page.Section("text_mlm.py", "text-mlm")
-    section.read(RunFolder(masked))
-    assert len(section.tables) == 2 and "tokens a second" in section.facts
-    assert [image.name for image in section.images] == ["answer", "overview"]
+    page = (masked / "report.html").read_text(encoding="utf-8")
+    assert "tokens a second" in page and page.count("<img") == 2
 
 
 @pytest.mark.slow

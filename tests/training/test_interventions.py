@@ -320,7 +320,6 @@ ERRORS = {
     "tied+frozen-direction": r"need \+input-norm=X",
     "untied+residual-only": r"need \+input-norm=X",
     "untied+input-norm=3+residual-only+qkv-only": "repeats or contradicts",
-    "tied+held-rows=labels": r"\+held-rows needs",
     "untied+input-norm=3+frozen-direction+input-decay=2": "a frozen row has no decay",
     "tied+input-decay=0": "needs an untied mask",
     "tied+untie-rows=labels+input-decay=0": "needs an untied mask",

@@ -15,7 +15,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_experiment
-from jaxtie.run.lifecycle import Outcome, Session
+from jaxtie.run.lifecycle import Session
 
 OUT = Path("runs/hypothesis")
 
@@ -63,7 +63,7 @@ def train_and_evaluate(options: Any, session: Session) -> int:
     for experiment, folder in zip(experiments, folders):  # raises before anything is trained
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
     for experiment, folder in zip(experiments, folders):
-        if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
+        if lifecycle.run_in_folder(experiment, folder, session) is None:
             raise KeyboardInterrupt(f"{lifecycle.resume_hint(session)} with {folder.path}")
     return evaluate_runs([folder.path for folder in folders], out, options, session)
 
