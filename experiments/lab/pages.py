@@ -100,17 +100,17 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
 def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
     """Yield the tables that committed results give."""
     name = results.attrs["experiment"]
-    if swept(results):
-        yield from analysis.tables(results)
-        if results.attrs["task"] == "exor":
+    if results.attrs["task"] == "exor":
+        if swept(results):
+            yield from analysis.tables(results)
             yield correlation_table(results)
-    elif results.attrs["task"] == "exor":
-        yield exor.losses_table(results)
-        yield exor.distances_table(results)
-        yield plateau_exit_table(results)
-        if "mask_logit" in results:
-            yield mask_table(results)
-    else:
+        else:
+            yield exor.losses_table(results)
+            yield exor.distances_table(results)
+            yield plateau_exit_table(results)
+            if "mask_logit" in results:
+                yield mask_table(results)
+    elif not swept(results):
         yield from _text_tables(results)
     if "step_square" in results:
         yield shares_table(results)

@@ -85,7 +85,7 @@ def scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:
 
 def final_table(results: xr.Dataset) -> Table:
     """Return every scalar at the last step, per arm, and the paired differences of arms."""
-    step, rows = last_step(results, "loss"), []
+    step, seeds, rows = last_step(results, "loss"), results.sizes["seed"], []
     for values, own in sweep_points(results, swept(results)):
         for name, dimension in scalars(own):
             end = own[name].sel({dimension: step}, method="ffill")
@@ -93,7 +93,7 @@ def final_table(results: xr.Dataset) -> Table:
     columns = ("", *arm_header(results))
     rows = rows if swept(results) else [row[1:] for row in rows]
     return Table(
-        f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
+        f"{results.attrs['experiment']}: step {step:,}, {seeds:,} seed{'s' * (seeds != 1)}",
         ("at", *columns) if swept(results) else columns,
         rows,
         "Mean ± 95 % (Student's t). Differences: paired by seed.",
