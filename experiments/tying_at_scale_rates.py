@@ -19,9 +19,9 @@ and 0.002, but these runs were lost before their results were kept. The search w
 untied model first.
 
 Found, one untied seed: 3.749 at 0.0014, 3.677 at 0.002, 3.733 at 0.0028
-([results](results/tying-at-scale-rates.md)). So by the rule the untied model's rate is 0.002, where it ends
-0.405 above the tied model of the same seed. The other seeds, and the tied model's other rates, are
-not trained; one seed decides nothing.
+([results](results/tying-at-scale-rates.md)). So by the rule the untied model's rate is 0.002, where
+it ends 0.405 above the tied model of the same seed. The other seeds, and the tied model's other
+rates, are not trained; one seed decides nothing.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment

@@ -172,7 +172,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 def draw_roles(results: xr.Dataset) -> Figure:
     """Draw the output role's share of each row of the tied table."""
     figure, grid = subplots(1, 1, (5.8, 4.2))
-    role_panels(results)["roles_by_group"].draw(grid.flat[0])
+    role_panels(results)["roles_by_group"](grid.flat[0])
     return figure
 
 

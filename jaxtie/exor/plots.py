@@ -26,7 +26,7 @@ from jaxtie.results.plots import (
     draw_grid,
     draw_sweep,
     finish_axes,
-    with_overview,
+    overview,
 )
 from jaxtie.results.tables import arms_of, at_end, embeddings_of, last_step, sweep_points, swept
 
@@ -45,8 +45,8 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         draw = partial(draw_final_distances, results)
         curves_of_points = scalar_pictures(results) if len(points) <= MOST_CURVES else {}
         return curves_of_points | {"distances": Picture(f"{caption} with its 95 % interval", draw)}
-    return with_overview(
-        _panels(results, arms),
+    return overview(
+        exor_panels(results),
         f"{_title(results)}; accuracy, stuck: mean, distances: median, with 95 % bands",
         f"All curves over the steps of training, arms {arms}; accuracy, stuck: {MEAN}; distances:"
         f" {MEDIAN}",
@@ -57,30 +57,19 @@ def _title(results: xr.Dataset) -> str:
     return f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds"
 
 
-def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
-    """Return file name -> diagram; each is a figure of its own and a part of the overview."""
-    distances = {
-        f"distances_{label.replace(' ', '_')}": Panel(
-            f"Distances X–Y and A–B in the {label} embedding over the steps of training: {MEDIAN}",
-            partial(draw_pair_distances, results, arm, table, f"{label} embedding"),
+def exor_panels(results: xr.Dataset) -> dict[str, Panel]:
+    """Return the panels of the overview, by name."""
+    distances: dict[str, Panel] = {
+        f"distances of {label}": partial(
+            draw_pair_distances, results, arm, table, f"{label} embedding"
         )
         for arm, label, table in embeddings_of(results)
     }
     return {
-        "accuracy": Panel(
-            f"Exact validation accuracy of {arms} and the best reachable over the steps of"
-            f" training: {MEAN}",
-            partial(draw_accuracy, results),
-        ),
+        "accuracy": partial(draw_accuracy, results),
         **distances,
-        "stuck": Panel(
-            f"Share of seeds on the first plateau over the steps of training, {arms}: {MEAN}",
-            partial(draw_stuck, results),
-        ),
-        "loss_every_seed": Panel(
-            f"Exact training loss of every seed over the steps of training, one line each, {arms}",
-            partial(draw_every_seed, results),
-        ),
+        "stuck": partial(draw_stuck, results),
+        "loss of every seed": partial(draw_every_seed, results),
         **role_panels(results),
     }
 
@@ -148,13 +137,13 @@ def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
 
 def draw_final_distances(results: xr.Dataset) -> Figure:
     """Draw the final distances of the pairs over the sweep, a panel per embedding."""
-    panels = []
+    panels: list[Panel] = []
     for arm, label, table in embeddings_of(results):
         ends = {
             pair.replace("-", "–"): at_end(distance(results, table, pair), results).sel(arm=arm)
             for pair in live_pairs(results)
         }
-        panels.append(Panel("", partial(_draw_ends, f"{label} embedding", ends)))
+        panels.append(partial(_draw_ends, f"{label} embedding", ends))
     title = f"{_title(results)}, step {last_step(results):,}"
     return draw_grid(panels, title, sharey=True)
 

@@ -16,7 +16,7 @@ from jaxtie.results.conclusion import (
     sweep_sentences,
     swept_in_words,
 )
-from jaxtie.results.plots import Panel, Picture, by_arm, curves, finish_axes, with_overview
+from jaxtie.results.plots import Picture, by_arm, curves, finish_axes, overview
 from jaxtie.results.tables import (
     Table,
     arm_cells,
@@ -124,14 +124,12 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
         finish_axes(axes, title, label, results[shown[name]].values)
 
     panels = {
-        "_".join(filter(None, (name, arm))): Panel(
-            f"{name} over steps: mean over seeds{band}", partial(draw, name, arm)
-        )
+        "_".join(filter(None, (name, arm))): partial(draw, name, arm)
         for name in shown
         for arm in (by_arm(results[name]) if points else [None])
     }
     title = f"{experiment}: {results.sizes['seed']:,} seeds"
-    return with_overview(panels, title, f"{', '.join(shown)} over steps: mean over seeds{band}")
+    return overview(panels, title, f"{', '.join(shown)} over steps: mean over seeds{band}")
 
 
 def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.Dataset:

@@ -86,11 +86,8 @@ def role_panels(results: xr.Dataset) -> dict[str, Panel]:
     groups = by_group(results, arms[0])
     del groups["all"]
     return {
-        "roles": Panel(f"{CAPTION}, of every tied arm", partial(_draw, "whole table", whole)),
-        "roles_by_group": Panel(
-            f"{CAPTION} {arms[0]}, of each group of tokens",
-            partial(_draw, f"rows of {arms[0]}", groups),
-        ),
+        "roles": partial(_draw, "whole table", whole),
+        "roles_by_group": partial(_draw, f"rows of {arms[0]}", groups),
     }
 
 

@@ -56,19 +56,13 @@ class Picture(NamedTuple):
     Attributes:
       caption: describes it, also for those who cannot see it.
       draw: makes the figure, under `STYLE`.
-      main: whether it is always drawn; the others repeat a panel of a main one.
     """
 
     caption: str
     draw: Callable[[], Figure]
-    main: bool = True
 
 
-class Panel(NamedTuple):
-    """A diagram and its caption; `draw` fills the axes that it is given."""
-
-    caption: str
-    draw: Callable[[Axes], None]
+Panel = Callable[[Axes], None]  # draws a diagram on axes
 
 
 def coloured(names: Iterable[object]) -> Iterator[tuple[str, str]]:
@@ -208,23 +202,9 @@ def show_swept(axes: Axes, name: str, values: np.ndarray) -> None:
         axes.set_xticks(finite, [f"{value:g}" for value in finite])
 
 
-def with_overview(
-    panels: Mapping[str, Panel], title: str, overview_caption: str
-) -> dict[str, Picture]:
-    """Make an overview of all panels, and a picture of each panel, by file names."""
-    overview = Picture(overview_caption, partial(draw_grid, list(panels.values()), title))
-    alone = {
-        name: Picture(panel.caption, partial(_draw_alone, panel), main=False)
-        for name, panel in panels.items()
-    }
-    return {"overview": overview, **alone}
-
-
-def _draw_alone(panel: Panel) -> Figure:
-    figure, grid = subplots(1, 1, PANEL_SIZE)
-    panel.draw(grid[0, 0])
-    _make_room(figure, grid)
-    return figure
+def overview(panels: Mapping[str, Panel], title: str, caption: str) -> dict[str, Picture]:
+    """Return the picture of all panels, by the name of its file."""
+    return {"overview": Picture(caption, partial(draw_grid, list(panels.values()), title))}
 
 
 def draw_grid(panels: Sequence[Panel], title: str, **options: Any) -> Figure:
@@ -236,25 +216,22 @@ def draw_grid(panels: Sequence[Panel], title: str, **options: Any) -> Figure:
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
-        panel.draw(axes)
+        panel(axes)
     _make_room(figure, grid)
     figure.suptitle(textwrap.fill(title, 60), parse_math=False)
     return figure
 
 
 def draw_all(pictures: Mapping[str, Picture], folder: Path, *, pdf: bool = False) -> list[Path]:
-    """Write the main pictures as PNG, or with `pdf` all of them, as PNG and PDF.
+    """Write pictures as PNG, with `pdf` also as PDF; return the PNG files.
 
-    Returns the PNG files. Then removes files of these names that an earlier call wrote, and this
-    one did not: they show older results.
+    Without `pdf`, PDFs that an earlier call wrote are removed: they show older results.
     """
-    wanted = {name: each for name, each in pictures.items() if each.main or pdf}
     suffixes = ("png", "pdf") if pdf else ("png",)
     with matplotlib.rc_context(STYLE):
-        drawn = [save(each.draw(), folder, name, suffixes) for name, each in wanted.items()]
-    written = {(name, suffix) for name in wanted for suffix in suffixes}
-    for name, suffix in {*itertools.product(pictures, ("png", "pdf"))} - written:
-        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+        drawn = [save(each.draw(), folder, name, suffixes) for name, each in pictures.items()]
+    for path in drawn if not pdf else ():
+        path.with_suffix(".pdf").unlink(missing_ok=True)
     return drawn
 
 

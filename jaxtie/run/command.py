@@ -404,7 +404,7 @@ usage: jaxtie report DIR ... [OPTIONS]
 Draw the figures and the report of runs again, from their results alone.
 
   DIR ...            folders of finished runs
-  --pdf              also draw each panel of the overview by itself, and every figure as PDF
+  --pdf              also draw every figure as PDF
 """
     runs: tuple[Path, ...] = argument(parse_path, ())
     pdf: bool = flag()

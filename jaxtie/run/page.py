@@ -61,11 +61,11 @@ def write_report(folder: RunFolder, results: xr.Dataset) -> Path:
 
 
 def _images(folder: RunFolder, results: xr.Dataset) -> list[dict[str, str]]:
-    """Return the main figures that were drawn: name, caption and the PNG file as a data URI."""
+    """Return the figures that were drawn: name, caption and the PNG file as a data URI."""
     found = []
     for name, picture in analysis.plots(results).items():
         path = folder.figures / f"{name}.png"
-        if picture.main and path.exists():
+        if path.exists():
             data = base64.b64encode(path.read_bytes()).decode()
             uri = f"data:image/png;base64,{data}"
             found.append({"name": name, "caption": picture.caption, "uri": uri})

@@ -16,7 +16,7 @@ from jaxtie.results.plots import (
     by_arm,
     curves,
     finish_axes,
-    with_overview,
+    overview,
 )
 from jaxtie.results.tables import arms_of, embeddings_of
 from jaxtie.text.analysis import Group, groups_of
@@ -73,36 +73,25 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str
 
 
 def text_panels(results: xr.Dataset) -> dict[str, Panel]:
-    """Return panels by file name: measures, and distances in every table."""
+    """Return the panels of measures, and of distances in every table, by name."""
     panels: dict[str, Panel] = {}
-    groups, arms = groups_of(results), ", ".join(map(str, arms_of(results)))
-
-    known = measures(results)
     for name in ("valid_loss", "valid_accuracy"):  # perplexity and bits per byte show the loss
-        if name not in known:
-            continue
-        what = known[name].removesuffix(", nat")
-        caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
-        draw = partial(draw_measure, results=results, name=name)
-        panels[name.removeprefix("valid_")] = Panel(caption, draw)
-    of = " and of ".join(group.label for group in groups)
-    for arm, label, table in embeddings_of(results) if len(groups) > 1 else []:
-        caption = (
-            f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
-            " interval over pairs"
-        )
+        if name in measures(results):
+            panels[name.removeprefix("valid_")] = partial(draw_measure, results=results, name=name)
+    for arm, label, table in embeddings_of(results) if len(groups_of(results)) > 1 else []:
         title = f"{label} embedding"
-        draw = partial(draw_pairs, results=results, arm=arm, table=table, title=title)
-        panels[f"distances_{label.replace(' ', '_')}"] = Panel(caption, draw)
+        panels[f"distances of {label}"] = partial(
+            draw_pairs, results=results, arm=arm, table=table, title=title
+        )
     return panels
 
 
 def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """Return figures by file name: every panel, and all of them together."""
+    """Return the figure of all panels, by the name of its file."""
     arms, seeds = ", ".join(map(str, arms_of(results))), results.sizes["seed"]
     title = (
         f"{results.attrs['experiment']}: {seeds} seed{'s' * (seeds > 1)}, mean and 95 % interval"
         " over seeds or pairs"
     )
     caption = f"All curves over the steps of training, arms {arms}, with 95 % confidence bands"
-    return with_overview(text_panels(results) | role_panels(results), title, caption)
+    return overview(text_panels(results) | role_panels(results), title, caption)

@@ -71,10 +71,13 @@ class Run(NamedTuple):
 
 UNTIED = "--arms tied,untied@1000,tied+bias --steps 2000 --seeds "
 SWEPT = "--sweep weight_decay=0,0.1 --sweep p_X=0.1,0.5 --steps 2000 --seeds "
+OTHER_DATA = "--data-seed 7 --all-strings --independent-layers"
 RUNS = {
     "main": Run(MAIN, "--seeds 64 --steps 3000"),
     "control": Run(CONTROL, "--seeds 4 --steps 1000"),
-    "other data": Run(MAIN, "--data-seed 7 --all-strings --independent-layers --seeds 4 --steps 500"),
+    "other data": Run(
+        MAIN, "--data-seed 7 --all-strings --independent-layers --seeds 4 --steps 500"
+    ),
     "untied": Run(MAIN, UNTIED + "4"),
     "sweep": Run(MAIN, SWEPT + "8"),
     "roles": Run(ROLES, "--arms tied,tied+output-start,untied --seeds 4 --steps 1000"),

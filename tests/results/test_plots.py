@@ -10,12 +10,11 @@ from matplotlib.axes import Axes
 
 from jaxtie.results.plots import (
     COLOURS,
-    Panel,
     coloured,
     curves,
     draw_all,
     finish_axes,
-    with_overview,
+    overview,
 )
 from jaxtie.results.statistics import median_interval
 
@@ -28,35 +27,24 @@ def draw_constant(value: float, axes: Axes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_there_is_an_overview_and_a_picture_of_each_panel(count):
-    panels = {
-        f"panel_{i}": Panel(f"a line at {i}", partial(draw_constant, i)) for i in range(count)
-    }
-    pictures = with_overview(panels, "all $ of them", "all lines")
-    captions = {name: picture.caption for name, picture in pictures.items()}
-    own = {name: panel.caption for name, panel in panels.items()}
-    assert list(captions.items()) == [("overview", "all lines"), *own.items()]
-    assert [name for name, picture in pictures.items() if picture.main] == ["overview"]
-    overview, titles = pictures["overview"].draw(), [f"always {i}" for i in range(count)]
-    assert [axes.get_title() for axes in overview.axes if axes.axison] == titles
-    assert overview.get_suptitle() == "all $ of them"
+def test_an_overview_shows_each_panel(count):
+    panels = {f"panel {i}": partial(draw_constant, i) for i in range(count)}
+    picture = overview(panels, "all $ of them", "all lines")["overview"]
+    assert picture.caption == "all lines"
+    figure, titles = picture.draw(), [f"always {i}" for i in range(count)]
+    assert [axes.get_title() for axes in figure.axes if axes.axison] == titles
+    assert figure.get_suptitle() == "all $ of them"
     width, height = (5.0, 3.9) if count == 1 else (5.8, 2.9 * -(-count // 2))
-    np.testing.assert_allclose(overview.get_size_inches(), [width, height + 0.3])
-    alone = [pictures[name].draw().axes for name in panels]  # each is bound to its own panel
-    assert [axes.get_title() for (axes,) in alone] == titles
+    np.testing.assert_allclose(figure.get_size_inches(), [width, height + 0.3])
 
 
-def test_panels_alone_and_pdfs_are_written_on_request_and_removed_when_outdated(tmp_path):
+def test_pdfs_are_written_on_request_and_removed_when_outdated(tmp_path):
     before, folder = dict(matplotlib.rcParams), tmp_path / "deep" / "figures"
-    pictures = with_overview({"one": Panel("a line", partial(draw_constant, 1))}, "title", "all")
+    pictures = overview({"one": partial(draw_constant, 1)}, "title", "all")
     kept, png, pdf = folder / "notes.pdf", b"\x89PNG", b"%PDF"
-    assert [path.name for path in draw_all(pictures, folder, pdf=True)] == [
-        "overview.png",
-        "one.png",
-    ]
+    assert draw_all(pictures, folder, pdf=True) == [folder / "overview.png"]
     written = {path.name: path.read_bytes()[:4] for path in folder.iterdir()}
-    every = {"one.pdf": pdf, "one.png": png, "overview.pdf": pdf, "overview.png": png}
-    assert written == every
+    assert written == {"overview.pdf": pdf, "overview.png": png}
     kept.touch()
     assert draw_all(pictures, folder) == [folder / "overview.png"]
     assert {*folder.iterdir()} == {folder / "overview.png", kept}

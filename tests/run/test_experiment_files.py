@@ -258,7 +258,7 @@ def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypa
     assert files >= {"config.json", "results.nc", "figures", "summary.md"}
     assert len(list((out / "figures").iterdir())) == 2
     assert main_report([str(out), "--pdf"]) == 0
-    assert len(list((out / "figures").iterdir())) == 2 * 6
+    assert len(list((out / "figures").iterdir())) == 2 * 2
     assert json.loads((out / "config.json").read_text())["block"] == 1
 
 

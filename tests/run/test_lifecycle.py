@@ -21,7 +21,6 @@ from jaxtie import Experiment
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.folder import RUN_FORMAT, RunFolder
-from jaxtie.results.plots import Picture
 from jaxtie.run import command, lifecycle
 from jaxtie.training.block_engine import compile_block
 from jaxtie.training.devices import start_jax
@@ -111,23 +110,16 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
 
 
 def test_figures_are_made_again_from_the_results(finished, tmp_path, monkeypatch, capsys):
-    """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
-    every = Experiment.reports.get("plots")
-
-    def two(results: xr.Dataset) -> dict[str, Picture]:
-        return {name: every(results)[name] for name in ("accuracy", "stuck")}
-
-    monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
     monkeypatch.setattr(plots, "save", save_small)
     assert command.main_report([str(folder), "--pdf"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png stuck.png report.html"
+    names = "answer.png overview.png report.html"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 500 for path in written)
     pdf = {path.stem for path in (folder / "figures").glob("*.pdf")}
-    assert pdf == {"answer", "accuracy", "stuck"}
+    assert pdf == {"answer", "overview"}
 
 
 def test_a_run_ends_with_the_verdicts_that_it_can_give(finished, tmp_path, monkeypatch, capsys):

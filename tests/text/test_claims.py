@@ -180,7 +180,7 @@ def test_a_missing_arm_or_group_is_a_user_error(term, message):
 
 def test_the_panel_of_losses_has_a_curve_for_each_arm_and_known_values():
     axes = Figure().subplots()
-    text_panels(made_up(as_claimed))["loss"].draw(axes)
+    text_panels(made_up(as_claimed))["loss"](axes)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [*ARMS, "unigram", "bigram", "kneser-ney"]
     heights = [line.get_ydata()[0] for line in axes.lines[len(ARMS) :]]
@@ -189,7 +189,7 @@ def test_the_panel_of_losses_has_a_curve_for_each_arm_and_known_values():
 
 def test_the_panel_of_distances_has_a_colour_for_each_group():
     axes, results = Figure().subplots(), made_up(as_claimed)
-    text_panels(results)["distances_tied"].draw(axes)
+    text_panels(results)["distances of tied"](axes)
     first, second, *_, last = labels = [each.get_text() for each in axes.get_legend().get_texts()]
     assert first == "duplicate at 0.5 (DH holds)" and last == "random pairs"
     assert second == "duplicate at 0.1 (DH fails)"

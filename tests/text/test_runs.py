@@ -37,10 +37,7 @@ CONSTANTS = (
     "first_word second_word token scheduled_learning_rate parameters"
     " decay_factor duplicate_probability unigram_loss bigram_loss kneser_ney_loss"
 ).split()
-FIGURES = (
-    "answer overview accuracy loss distances_tied distances_untied@20_input"
-    " distances_untied@20_output"
-)
+FIGURES = "answer overview"
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +95,7 @@ def test_figures_and_report_of_a_finished_run(masked, monkeypatch):
     before = (masked / "figures" / "overview.png").read_bytes()
     assert cli.main_report([str(masked), "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
-    assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
+    assert {path.stem for path in (masked / "figures").glob("*.pdf")} == {*FIGURES.split()}
     page = (masked / "report.html").read_text(encoding="utf-8")
     assert "tokens a second" in page and page.count("<img") == 2
 

@@ -76,12 +76,11 @@ def test_figures_show_every_curve():
 def test_each_table_has_a_panel_and_each_pair_a_row():
     found = some_results({}, {"tied": 0, "untied@20": 0})
     panels = text_panels(found)
-    tables = ("tied", "untied@20_input", "untied@20_output")
-    assert list(panels) == ["loss", "accuracy", *(f"distances_{table}" for table in tables)]
-    assert panels["loss"].caption == "Validation loss of tied, untied@20 over the steps of training"
+    tables = ("tied", "untied@20 input", "untied@20 output")
+    assert list(panels) == ["loss", "accuracy", *(f"distances of {table}" for table in tables)]
     for panel in panels.values():
         figure, axes = plt.subplots()
-        panel.draw(axes)
+        panel(axes)
         assert axes.get_title() and axes.lines
         plt.close(figure)
 
