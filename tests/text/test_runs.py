@@ -99,10 +99,10 @@ def test_figures_and_report_of_a_finished_run(masked, monkeypatch):
     assert report.main([str(masked), "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
-    section = page.Section("text_mlm.py", "text-mlm")
-    section.read(RunFolder(masked))
-    assert len(section.tables) == 2 and "tokens a second" in section.facts
-    assert [image.name for image in section.images] == ["answer", "overview"]
+    found = RunFolder(masked).load()
+    text = page.write_report(RunFolder(masked), found).read_text(encoding="utf-8")
+    assert all(table.title in text for table in text_tables(found)) and "tokens a second" in text
+    assert text.count("data:image/png;base64,") == 2  # answer, overview
 
 
 @pytest.mark.slow
