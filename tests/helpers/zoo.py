@@ -36,8 +36,8 @@ IN_GROUPS = [
     if name not in ("lbfgs", "simplified_ademamix", "dadapt_adamw", "galore", "muon")
 ]
 NAMES = [*ALIASES, *CONTRIB, *WRAPPED]
-# one for each kind of state: moments, per layer, by rows and columns, lists, initial values, none
-KINDS = frozenset("adam adafactor novograd sm3 prodigy rprop sgd".split())
+# one for each kind of state: moments, per layer, lists, none; counts, flags, random keys
+KINDS = frozenset("adam adafactor novograd sm3 prodigy rprop sgd dog sophia".split())
 
 
 def alike_slow(names: Iterable[str]) -> list:
