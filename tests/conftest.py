@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from importlib.metadata import version
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER is None:  # workers, and the commands that the tests run, share the first one's
@@ -19,6 +20,12 @@ elif hasattr(os, "sched_setaffinity"):
 # now and then under JAX 0.12: each device waits for the other one in another all-reduce.
 os.environ.setdefault("NPROC", "16")
 
+# Single operations and plain `jax.jit` compile quickly too, see `quickly`, in a third less time.
+# XLA ends the process at a flag that it does not know, and JAX 0.12 does not know the second one.
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
+OLD_EMITTERS = " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10.")
+os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} --xla_backend_optimization_level=0{OLD_EMITTERS}"
+
 import jax  # noqa: E402, after its environment
 import pytest  # noqa: E402
 
@@ -29,6 +36,9 @@ jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else i
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie does
 
 import quickly  # noqa: E402, after the configuration: it asks the compiler
+
+# XLA has read its flags; the commands that tests run compile as users' do.
+os.environ["XLA_FLAGS"] = XLA_FLAGS
 
 
 @pytest.fixture

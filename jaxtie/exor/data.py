@@ -157,7 +157,7 @@ def enumerate_process(
     *,
     zeros_by_label: bool = False,
 ) -> Contexts:
-    """Enumerate the contexts that occur, where all strings of so many bits are equally likely.
+    """Enumerate the contexts that occur, where all strings of `length` bits are equally likely.
 
     Equivalences are of the process, not of a split: X in place of A makes a string of another
     parity, or flips the masked bit too, so the result can be missing from a split.

@@ -57,13 +57,13 @@ class TextExperiment(TaskConfig):
         layers as `Transformer`, pre-norm, with rotary positions and branches that start near 0.
       init_std: initial standard deviation of the embeddings: a number, or a formula of
         `jaxtie.config.FORMULAS`.
-      eval_batches: at most so many batches of the validation split are evaluated: a fixed random
-        choice.
+      eval_batches: at most this many batches of the validation split are evaluated: a fixed
+        random choice.
       batch: rows of a batch.
       length: largest number of tokens of a row, [CLS] and [SEP] included; all rows of a causal
         model have it.
       buckets: lengths that shorter rows of a masked model are padded to.
-      words: so many of the most frequent words are measured.
+      words: number of the most frequent words, which are measured.
       duplicates: probabilities, dealt out to these words in turn: an occurrence of the word becomes
         its duplicate, a second id, drawn anew at each step. True: 0.5, as published; False: no
         duplicates.

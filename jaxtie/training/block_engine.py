@@ -47,7 +47,7 @@ from jaxtie.tying import tie
 CPU_PART = 16  # members that a CPU maps at once without lanes
 CHUNK = 64  # most records in a chunk
 TRIAL_RECORDS = 3  # records trained to estimate the time
-SMALL_PARAMETERS = 2_000  # of a member: up to so many a task without a layout trains in lanes
+SMALL_PARAMETERS = 2_000  # of a member: up to this many, a task without a layout uses lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
     "gpu": Layout((128, 512, 1024, 2048), few=256, lanes=True),

@@ -23,7 +23,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 SHORT = 8  # contractions and sums up to this length are one expression, by measurement
-TERMS = 19  # longer ones are partial sums of about so many terms
+TERMS = 19  # terms of a partial sum of longer ones, about
 
 ELEMENTWISE = frozenset(
     "abs add add_any and clamp convert_element_type copy cos div eq erf erfc floor ge gt"

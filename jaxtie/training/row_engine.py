@@ -47,7 +47,7 @@ from jaxtie.training.task import (
 )
 from jaxtie.tying import tie
 
-# Members whose parameters and moments have at most so many bytes train at the same time.
+# Members train at the same time if their parameters and moments have at most this many bytes.
 SIDE_BY_SIDE = 2**25
 AHEAD = 4  # batches that are made before they are needed
 TRIAL_STEPS = 20  # steps trained to estimate the time

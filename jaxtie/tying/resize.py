@@ -31,7 +31,7 @@ class _Plan(NamedTuple):
 
     Attributes:
       source: from V to the old id of every new row, -1 for a row that is new.
-      tokens: rows after so many keep their ids: padding.
+      tokens: rows from this one on keep their ids: padding.
       known: number of rows so far that are tokens; None: all.
     """
 

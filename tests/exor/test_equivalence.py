@@ -14,7 +14,7 @@ from jaxtie.exor import data, theory
 
 LN9 = math.log(9)
 ORDERS = pytest.mark.parametrize("ordered", [False, True], ids=["bag", "ordered"])
-SHAPES = [(symbols, length) for symbols in (3, 4, 5) for length in (3, 4) if symbols + length < 9]
+SHAPES = [(3, 4), (4, 3), (5, 3)]  # symbols, length
 
 
 def random_law(rng, symbols: int, length: int, density: float = 1.0, exchangeable=False):

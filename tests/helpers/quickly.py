@@ -1,5 +1,7 @@
 """Compile quickly in tests, in a third of the time, unless they are about compiling.
 
+These are the options of programs; `conftest` sets XLA's flags alike for all that has none.
+
 The formulas and loops are the same, several times slower. Bits may differ from users', so programs
 whose bits are compared are compiled alike. Tests that compare programs of several sizes, or train
 for long, compile as users do.
@@ -27,6 +29,10 @@ def quick_options() -> devices.CompilerOptions:
 
 
 QUICK = quick_options()
+# XLA's defaults, which a program has to name where flags have changed them.
+USUAL = {"xla_backend_optimization_level": 3} | dict.fromkeys(
+    QUICK.keys() & {"xla_cpu_use_fusion_emitters"}, True
+)
 for name in AS_USERS:
     getattr(devices, name)["cpu"] = QUICK
 
@@ -36,8 +42,7 @@ def as_users() -> Iterator[None]:
     """Compile programs as users' are within this context."""
     now = {name: dict(getattr(devices, name)) for name in AS_USERS}
     for name, options in AS_USERS.items():
-        getattr(devices, name).pop("cpu")
-        getattr(devices, name).update(options)
+        getattr(devices, name).update(options, cpu=USUAL | options.get("cpu", {}))
     compile_block.cache_clear()
     try:
         yield

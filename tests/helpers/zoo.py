@@ -3,8 +3,11 @@
 `CASES` are few, each of which keeps something else: for tests that train, or compare values.
 """
 
+from collections.abc import Iterable
+
 import jax
 import optax
+import pytest
 from optax import contrib
 
 ALIASES = """
@@ -33,6 +36,13 @@ IN_GROUPS = [
     if name not in ("lbfgs", "simplified_ademamix", "dadapt_adamw", "galore", "muon")
 ]
 NAMES = [*ALIASES, *CONTRIB, *WRAPPED]
+# one for each kind of state: moments, per layer, lists, none; counts, flags, random keys
+KINDS = frozenset("adam adafactor novograd sm3 prodigy rprop sgd dog sophia".split())
+
+
+def alike_slow(names: Iterable[str]) -> list:
+    """Return these optimizers as parameters; mark as slow those that are none of `KINDS`."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in KINDS)) for name in names]
 
 
 def is_matrix(params):

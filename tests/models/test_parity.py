@@ -1,11 +1,14 @@
 """Bodies against PyTorch: logits, loss, gradients, 500 updates, exact evaluation."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from bodies import PROCESS, build_model, once
 from flax.traverse_util import flatten_dict
+from quickly import USUAL
 
 from jaxtie.config import LSTM, Mixer, Optimizer, Transformer
 from jaxtie.exor import data, task
@@ -134,7 +137,7 @@ def test_500_updates(case, dtype, batches):
     adamw = make_optimizer(Optimizer())
     last = data.Batch(*(array[-1] for array in batches))
 
-    @(jax.jit if "medium" in case else once)
+    @(partial(jax.jit, compiler_options=USUAL) if "medium" in case else once)
     def train_all(params, batches):
         state = State(params, adamw.init(params), jnp.int32(-1))
         state, (loss_T, _) = jax.lax.scan(

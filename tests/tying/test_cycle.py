@@ -10,9 +10,8 @@ import pytest
 from bodies import once
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from six_models import START, ByHand, D, V, WithEmbed, WithEmbedding, WithLinear, X, Y, make_equinox
+from six_models import START, ByHand, D, V, WithEmbed, WithEmbedding, WithLinear, X, Y
 
-import jaxtie
 from jaxtie import resize, tie, untie
 
 RATES = {"output": 3e-3}
@@ -140,30 +139,11 @@ class Tree:
         return [group[0] for group in groups]
 
 
-def linen():
+def maxtext_split():
     table, kernel, bias = map(jnp.asarray, START.values())
-
-    def logits(params):
-        rows = len(params["embedding"]["input"])
-        embedding = jaxtie.Embedding(rows, D, True, param_dtype="float64").bind(
-            {"params": params["embedding"]}
-        )
-        return embedding.logits(jnp.tanh(embedding(X) @ params["W"] + params["b"][None]))
-
-    def tables(params):
-        return params["embedding"]["input"], params["embedding"].get("output")
-
-    return Tree({"embedding": {"input": table}, "W": kernel, "b": bias}, logits, tables, {})
-
-
-def maxtext(split=False):
-    table, kernel, bias = map(jnp.asarray, START.values())
-    if split:
-        mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
-        table = jax.device_put(table, NamedSharding(mesh, PartitionSpec("vocabulary", None)))
-        kernel, bias = (
-            jax.device_put(x, NamedSharding(mesh, PartitionSpec())) for x in (kernel, bias)
-        )
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+    table = jax.device_put(table, NamedSharding(mesh, PartitionSpec("vocabulary", None)))
+    kernel, bias = (jax.device_put(x, NamedSharding(mesh, PartitionSpec())) for x in (kernel, bias))
 
     def logits(params):
         table = params["token_embedder"]["embedding"]
@@ -177,11 +157,6 @@ def maxtext(split=False):
     paths = {"input": "token_embedder/embedding", "output": "decoder/head"}
     params = {"token_embedder": {"embedding": table}, "W": kernel, "b": bias}
     return Tree(params, logits, tables, paths, {"transposed": True})
-
-
-def equinox():
-    model = make_equinox()
-    return Tree(model.params, model.logits, model.tables, model.paths)
 
 
 def equinox_shared():
@@ -253,11 +228,8 @@ class Module:
         return [group.inner_state[0] for group in groups]
 
 
-WAYS = {
-    "linen": linen,
-    "maxtext": maxtext,
-    "maxtext, split": partial(maxtext, split=True),
-    "equinox": equinox,
+WAYS = {  # others are in `six_models`
+    "maxtext, split": maxtext_split,
     "equinox, shared": equinox_shared,
     "nnx": lambda: Module(WithEmbedding, ("embedding/input", "embedding/output")),
     "nnx, attend": lambda: Module(WithEmbed, ("embed/embedding", "embed/output")),
@@ -291,7 +263,7 @@ def assert_alike(model, reference):
         close(sums, of_tables[i])
 
 
-SLOW = {"maxtext", "equinox", "nnx, attend", "nnx, attend, tree mode"}  # much like others
+SLOW = {"nnx, attend", "nnx, attend, tree mode"}  # much like others
 
 
 @pytest.mark.parametrize(

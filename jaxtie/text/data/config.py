@@ -25,8 +25,8 @@ class Corpus:
       vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train one on the training split.
       vocab_size: largest size of the trained vocabulary.
       split_seed: seed of the split into training, validation and test.
-      documents_to_split: with at least so many documents, each goes into one split as a whole; with
-        fewer, each paragraph does.
+      documents_to_split: with at least this many documents, each goes into one split as a whole;
+        with fewer, each paragraph does.
       document: what a document of a text file is: None: the file; "line" or "blank-line" (what
         stands between blank lines).
       form: "documents": a row is a document, of which nothing is changed, and a byte-level BPE is
