@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from jaxtie.config import point_and_seed
+
 if TYPE_CHECKING:
     from jaxtie.training.task import Chunk
 
@@ -22,7 +24,9 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Progress of an arm's members, each of `steps` updates; use as a context manager.
+    """Progress of an arm of so many members, each of so many steps; use as a context manager.
+
+    Of several sweep `points`, by name, it shows the best and the worst.
 
     Attributes:
       before: updates in earlier sessions, summed over members.
@@ -39,6 +43,7 @@ class Progress:
         members: int,
         before: int,
         best_losses: Sequence[float] = (),
+        points: Sequence[str] = (),
         *,
         quiet: bool,
     ):
@@ -47,8 +52,9 @@ class Progress:
         ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
         self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
         self.quiet, self.live = quiet, sys.stderr.isatty()
-        self._shown, self._loss = -np.inf, ""
-        self._losses: dict[int, float] = {}  # of text: by member, at its latest record
+        self.points, self._shown = points, -np.inf
+        self._losses: dict[int, float] = {}  # by member, at its latest record
+        self._loss = ""
         self._first: tuple[float, int, int] | None = None
 
     def __enter__(self) -> Self:
@@ -72,7 +78,7 @@ class Progress:
         self.tokens += chunk.tokens
         self.evaluating += chunk.evaluating
         if (loss := (chunk.records or {}).get("loss")) is not None:
-            self._loss = self._describe(int(chunk.numbers[0]), np.atleast_1d(loss[-1]))
+            self._loss = self._describe(chunk.numbers, np.atleast_1d(loss[-1]))
         now, at, total = time.monotonic(), self.before + self.updates, self.steps * self.members
         if self._first is None:  # the rate is that of training alone, without compilation
             self._first = now, at, self.tokens
@@ -87,13 +93,22 @@ class Progress:
         left = f"{duration((total - at) / rate)} left"
         self.say(f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {self._loss}")
 
-    def _describe(self, first: int, losses: np.ndarray) -> str:
-        """Return the median loss of some members; of text, after the member's loss before."""
+    def _describe(self, numbers: np.ndarray, losses: np.ndarray) -> str:
+        """Return the median loss of members; of text after the one before, of a sweep both ends."""
+        before = self._losses.get(int(numbers[0]), np.nan)
+        self._losses |= dict(zip(numbers.tolist(), losses.tolist()))
         if not np.isfinite(losses).any():
             return ""
-        since = f"{self._losses[first]:.3f} → " if self.tokens and first in self._losses else ""
-        self._losses[first] = float(np.nanmedian(losses))
-        return f"batch loss {since}{self._losses[first]:.3f}{self.best}"
+        if len(self.points) < 2:
+            since = f"{before:.3f} → " if self.tokens and np.isfinite(before) else ""
+            return f"batch loss {since}{np.nanmedian(losses):.3f}{self.best}"
+        by_point: dict[str, list[float]] = {}
+        for number, loss in self._losses.items():
+            if np.isfinite(loss):
+                by_point.setdefault(self.points[point_and_seed(number)[0]], []).append(loss)
+        medians = sorted((float(np.median(own)), name) for name, own in by_point.items())
+        ends = [f"{loss:.3f} at {name}" for loss, name in (medians[0], medians[-1])]
+        return f"batch loss {' to '.join(dict.fromkeys(ends))}{self.best}"
 
     def add_times(self, times: dict[str, Any], compiling: float, training: float) -> None:
         """Add the seconds of this session to those of earlier ones, as `config.json` has them.

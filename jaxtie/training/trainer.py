@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import TaskConfig, UserError, Variant, check
+from jaxtie.config import TaskConfig, UserError, Variant, check, combinations
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.shutdown import INTERRUPTS, leave_closed, stop_numbers
@@ -329,7 +329,11 @@ class Trainer:
     ) -> None:
         members = len(self.config.members)
         arm, steps, best = phase.arm.name, self.config.steps, self.engine.best_losses
-        with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
+        points = [
+            " ".join(f"{name} {value:g}" for name, value in at.items())
+            for at in combinations(self.config.swept)
+        ]
+        with Progress(arm, steps, members, before, best, points, quiet=self.quiet) as shown:
             shown.say("compiling")
             compiled = self._compiled(phase, ahead, stopped)
             if compiled is None:

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from jaxtie.config import member_number
 from jaxtie.training import progress
 from jaxtie.training.progress import Progress
 from jaxtie.training.task import Chunk
+
+RATES = ["learning_rate 0.001", "learning_rate 0.1"]
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +23,15 @@ def chunk(numbers: list[int], losses: list[float], tokens: int = 0) -> Chunk:
 
 def last_line(capsys) -> str:
     return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_sweep_shows_its_best_and_worst_point(capsys):
+    seeds = [member_number(point, seed) for point in (0, 1) for seed in (0, 1, 2)]
+    with Progress("tied", 100, 6, 0, [0.5], RATES, quiet=False) as shown:
+        shown.add(chunk(seeds[:3], [0.9, 1.0, 1.1]))
+        shown.add(chunk(seeds[3:], [0.6, 0.7, np.nan]))
+    best, worst = "loss 0.650 at learning_rate 0.1", "1.000 at learning_rate 0.001"
+    assert last_line(capsys).endswith(f"{best} to {worst} (best 0.500)")
 
 
 def test_text_shows_the_loss_after_the_one_before(capsys):
