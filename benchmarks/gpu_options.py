@@ -121,11 +121,7 @@ def compile_arms(
             place = jax.sharding.SingleDeviceSharding(device)
             arguments = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-                (
-                    [each[0] for each in shapes],
-                    [each[1] for each in shapes],
-                    *shapes[0][2:],
-                ),
+                ([each[0] for each in shapes], [each[1] for each in shapes], *shapes[0][2:]),
             )
             traced = jax.jit(advance, donate_argnums=0).trace(*arguments)
             lowered = traced.lower(lowering_platforms=("cuda" if target else platform,))

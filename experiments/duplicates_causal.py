@@ -130,9 +130,6 @@ claims = (
         low=1.0,
     ),
     TextClaim(
-        "A bias lowers the tied loss.",
-        "validation loss",
-        {"tied+bias": 1.0, "tied": -1.0},
-        high=0,
+        "A bias lowers the tied loss.", "validation loss", {"tied+bias": 1.0, "tied": -1.0}, high=0
     ),
 )

@@ -74,11 +74,7 @@ claims = (
     TextClaim(
         "Own output rows for the rarer half of the tokens gain at least two thirds of the gap.",
         "validation loss",
-        {
-            TIED: 1 / 3,
-            UNTIED: 2 / 3,
-            f"{BETWEEN}tied+untie-rows=rarer-half+learned-scale": -1,
-        },
+        {TIED: 1 / 3, UNTIED: 2 / 3, f"{BETWEEN}tied+untie-rows=rarer-half+learned-scale": -1},
         low=0,
     ),
 )

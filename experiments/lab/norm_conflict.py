@@ -74,10 +74,7 @@ def long_row_table(runs: Runs) -> Table:
         "untied, long on the residual path only": ("", f"untied{held}+residual-only"),
         "untied, long in queries, keys and values only": ("", f"untied{held}+qkv-only"),
         "untied, direction frozen": ("", f"untied{held}+frozen-direction"),
-        "tied, an output row of its own": (
-            "tied+untie-rows=mask",
-            f"tied+untie-rows=mask{held}",
-        ),
+        "tied, an output row of its own": ("tied+untie-rows=mask", f"tied+untie-rows=mask{held}"),
         "tied, targets only in the softmax": ("tied+targets-only", f"tied+targets-only{held}"),
     }
 
@@ -177,10 +174,7 @@ def draw_norms(results: xr.Dataset) -> Figure:
         "tied": ("Tied: one row in both roles", {"input": (COLOUR["tied"], "")}),
         "untied": (
             "Untied: a row for each role",
-            {
-                "input": (LIGHT, "as an input, "),
-                "output": (COLOUR["untied"], "as an output, "),
-            },
+            {"input": (LIGHT, "as an input, "), "output": (COLOUR["untied"], "as an output, ")},
         ),
     }
     for axes, (arm, (title, tables)) in zip(row, panels.items()):

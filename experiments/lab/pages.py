@@ -46,10 +46,7 @@ EQUAL = {
 # Tables of several runs, on the page of the first one.
 OF_SEVERAL: dict[str, tuple[Callable[[Runs], Table], ...]] = {
     "output-bias": (partial(gap_table, names=PROCESSES),),
-    "mixer-small": (
-        partial(models_table, names=MODELS),
-        partial(bodies_table, names=BODIES),
-    ),
+    "mixer-small": (partial(models_table, names=MODELS), partial(bodies_table, names=BODIES)),
     "width-2": (partial(models_table, names=MODELS),),
     "never-targets": (
         targets_only_gap_table,

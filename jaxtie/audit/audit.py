@@ -127,10 +127,7 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
 
 
 def _gather(
-    checkpoint: Checkpoint,
-    embeddings: Embeddings,
-    adapter: Adapter | None,
-    progress: Progress,
+    checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | None, progress: Progress
 ) -> Facts:
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}

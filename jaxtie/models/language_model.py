@@ -20,10 +20,7 @@ from jaxtie.tying.linen import Embedding
 
 
 def build_body(
-    sizes: Body,
-    *,
-    causal: bool = False,
-    dtype: jax.typing.DTypeLike | None = None,
+    sizes: Body, *, causal: bool = False, dtype: jax.typing.DTypeLike | None = None
 ) -> nn.Module:
     """Return a body of these sizes.
 

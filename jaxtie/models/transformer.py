@@ -20,14 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import (
-    count_tokens,
-    layer_norm,
-    linear,
-    rms_norm,
-    select_rows,
-    uniform,
-)
+from jaxtie.models.layers import count_tokens, layer_norm, linear, rms_norm, select_rows, uniform
 from jaxtie.tying.head import gelu, matmul
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import TaskConfig, UserError, check, check_path, differing_fields, member_number
-from jaxtie.results.netcdf import Records, Schema, join_records, make_netcdf
+from jaxtie.results.netcdf import Records, Schema, make_netcdf
 from jaxtie.results.tables import swept
 
 RUN_FORMAT = 2  # of run folders; another number where the code of one cannot read the other
@@ -373,7 +373,7 @@ class RunFolder:
         constants: Mapping[str, xr.DataArray],
     ) -> None:
         """Make `results.nc` from the records; see `make_netcdf`."""
-        parts = self._all_records()
+        parts = ((part.arm, part.read()) for part in self._parts())
         write_sealed(self.results, make_netcdf(experiment, schema, attributes, constants, parts))
 
     def _parts(self) -> list[_Part]:
@@ -381,14 +381,6 @@ class RunFolder:
         found = map(_Part.parse, self._records.glob("[!.]*.npz"))
         parts = [part for part in found if part]
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
-
-    def _all_records(self) -> Iterator[tuple[str, Records]]:
-        """Yield all records with their arms' names."""
-        for (arm, _), parts in itertools.groupby(
-            self._parts(), lambda part: (part.arm, part.first_number)
-        ):
-            for records in join_records(part.read() for part in parts):
-                yield arm, records
 
     def discard_records(self) -> None:
         """Remove the files of records, once `results.nc` has them, and their folder if empty."""

@@ -1,7 +1,7 @@
 """Variables of results, and how records are written to NetCDF. Imports no jax."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,26 +61,6 @@ class Records(NamedTuple):
     def record_count(self) -> int:
         """Number of records of each member."""
         return len(next(iter(self.values.values())))
-
-
-def join_records(parts: Iterable[Records]) -> Iterator[Records]:
-    """Join consecutive records of the same members."""
-    runs: list[list[Records]] = []
-    for each in parts:
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and each.first_record == last.first_record + last.record_count
-            and np.array_equal(each.numbers, last.numbers)
-        ):
-            runs[-1].append(each)
-        else:
-            runs.append([each])
-    for run in runs:
-        values = {
-            name: np.concatenate([each.values[name] for each in run]) for name in run[0].values
-        }
-        yield run[0]._replace(values=values)
 
 
 def make_netcdf(

@@ -211,10 +211,7 @@ def parse_run(words: Sequence[str]) -> RunOptions:
         together = f"{given[0]}: expected {', '.join(address)} together, or none of them"
         check(len(given) == len(address), together)
         index, count = options.process_index or 0, options.process_count or 0
-        check(
-            index < count,
-            f"--process-index {index}: expected less than --process-count {count}",
-        )
+        check(index < count, f"--process-index {index}: expected less than --process-count {count}")
     check(not (options.json and options.dry_run), "--json: expected without --dry-run")
     return options
 

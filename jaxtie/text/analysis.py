@@ -51,10 +51,7 @@ BASELINES = {
 def text_schema(experiment: "TextExperiment") -> Schema:
     """Return the variables of members and their labels."""
     variables = dict(TEXT_VARIABLES)
-    labels: dict[str, Any] = {
-        "kind": list(experiment.kinds),
-        "pair": np.arange(experiment.words),
-    }
+    labels: dict[str, Any] = {"kind": list(experiment.kinds), "pair": np.arange(experiment.words)}
     if experiment.has_bytes:
         label = "validation loss, bits per byte"
         variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)

@@ -16,13 +16,7 @@ from jaxtie.results.tables import (
     last_step,
     reference_arm,
 )
-from jaxtie.text.analysis import (
-    BASELINES,
-    MASK_NORMS,
-    at_last,
-    groups_of,
-    log_decay_ratio,
-)
+from jaxtie.text.analysis import BASELINES, MASK_NORMS, at_last, groups_of, log_decay_ratio
 from jaxtie.text.pairs import PREDICTED
 
 MEASURES = {

@@ -77,8 +77,7 @@ def start_jax() -> ModuleType:
 
     config: Any = jax.config  # whose attributes have no types
     check(
-        not config.jax_disable_jit,
-        "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it",
+        not config.jax_disable_jit, "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it"
     )
     check(not config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
     check(

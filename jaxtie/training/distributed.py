@@ -238,12 +238,5 @@ def _watch(processes: Processes) -> None:
 
         threading.Thread(target=accept, daemon=True).start()
     else:
-        command = [
-            sys.executable,
-            "-S",
-            "-c",
-            WATCH,
-            *map(str, (*address, os.getpid())),
-            GONE,
-        ]
+        command = [sys.executable, "-S", "-c", WATCH, *map(str, (*address, os.getpid())), GONE]
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

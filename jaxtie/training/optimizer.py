@@ -76,9 +76,7 @@ def make_optimizer(
 
 
 def _add_decay(
-    weight_decay: jax.Array | float,
-    factors: Mapping[str, jax.Array | float],
-    own: float | None,
+    weight_decay: jax.Array | float, factors: Mapping[str, jax.Array | float], own: float | None
 ) -> optax.GradientTransformation:
     """Add the weight decay of every parameter, of an embedding's times a factor by its name.
 

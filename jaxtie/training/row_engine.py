@@ -223,12 +223,7 @@ class MemberRun:
     """
 
     def __init__(
-        self,
-        engine: "RowEngine",
-        program: RowProgram,
-        seed: int,
-        known: Members | None,
-        until: int,
+        self, engine: "RowEngine", program: RowProgram, seed: int, known: Members | None, until: int
     ):
         self.engine, self.program, self.seed, self.until = engine, program, seed, until
         self.stream = np.asarray(engine.task.stream(np.uint32(seed)))

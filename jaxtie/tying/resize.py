@@ -277,11 +277,7 @@ def _join_whole(array: jax.Array, fill: jax.Array, source: np.ndarray, axis: int
 
 
 def _edit_state(
-    opt_state: Tree,
-    before: Tree,
-    after: Tree,
-    places: Places,
-    init: Callable[[Tree], Tree] | None,
+    opt_state: Tree, before: Tree, after: Tree, places: Places, init: Callable[[Tree], Tree] | None
 ) -> Tree:
     """Return the state with its old values, and with fresh ones for new rows."""
     if not jax.tree.leaves(opt_state):

@@ -120,10 +120,7 @@ def tie(
 
 
 def find(
-    params: Tree,
-    input: Place | None,
-    output: Place | None,
-    transposed: bool | None = None,
+    params: Tree, input: Place | None, output: Place | None, transposed: bool | None = None
 ) -> list[Tables]:
     """Find the embedding at these paths, or all, in a tree or in a module."""
     look = modules.find_in_module if isinstance(params, nnx.Module) else trees.find_tables

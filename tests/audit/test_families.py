@@ -561,11 +561,7 @@ def last_quarter_of_the_head_was_not_trained(made: Made) -> None:
     table[quarter:] = table[quarter - 1 :: -1][: len(table) - quarter]
 
 
-@add(
-    "tied-but-different",
-    KEEPS_BOTH,
-    names_of("llama", "qwen2", "bert", "whisper", form="stored"),
-)
+@add("tied-but-different", KEEPS_BOTH, names_of("llama", "qwen2", "bert", "whisper", form="stored"))
 def added_tokens_differ(made: Made) -> None:
     table = made.tensors[made.output] = made.tensors[made.output].copy()
     table[made.tokens - 4 : made.tokens] = 1

@@ -474,10 +474,7 @@ UNREADABLE = {
     "HDF5 of 2^60 groups": ("without end", hdf5(repeated)),
     "HDF5 of 2^40 rows": ("stored: damaged", huge()),
     "HDF5 of 2^40 rows in chunks": ("stored: damaged", huge(chunks=(4096, 16))),
-    "HDF5 of 2^40 rows, packed": (
-        "stored: damaged",
-        huge(chunks=(4096, 16), compression="gzip"),
-    ),
+    "HDF5 of 2^40 rows, packed": ("stored: damaged", huge(chunks=(4096, 16), compression="gzip")),
     "HDF5 whose names are no text": (
         "HDF5",
         changed(

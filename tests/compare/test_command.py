@@ -103,10 +103,7 @@ def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
     ("words", "expected"),
     [
         (("tied.csv",), "1 arms: expected A and B"),
-        (
-            ("tied.csv", "untied.csv", "x.csv"),
-            "3 arms: expected A and B; quote a pattern",
-        ),
+        (("tied.csv", "untied.csv", "x.csv"), "3 arms: expected A and B; quote a pattern"),
         (("nowhere.csv", "untied.csv"), "nowhere.csv: no such file or folder"),
         (("x*.csv", "untied.csv"), "x*.csv: no such file or folder, and no file matches it"),
         (("tied.csv", "tied.csv"), "have equal losses; give two sets of runs"),

@@ -221,10 +221,7 @@ READ = {
         files("A-lr0.001-width64-S.csv", "step,loss\n9,L\n"),
         THREE | {"paired": 3},
     ),
-    "blanks of Excel": (
-        seeds("S,500,L\nS,600,#N/A\n", "seed,step,loss\n"),
-        THREE | {"at": 500},
-    ),
+    "blanks of Excel": (seeds("S,500,L\nS,600,#N/A\n", "seed,step,loss\n"), THREE | {"at": 500}),
     "a column of arms by true and false": (
         {
             "all.csv": "config/tie_word_embeddings,seed,step,loss\n"

@@ -82,11 +82,7 @@ def test_equivalence_table():
 
 @pytest.mark.parametrize(
     "divergence",
-    [
-        DIVERGENCE,
-        DIVERGENCE + 1e-15 * np.arange(6),
-        np.array([0, np.inf, np.inf, 0, 1, np.inf]),
-    ],
+    [DIVERGENCE, DIVERGENCE + 1e-15 * np.arange(6), np.array([0, np.inf, np.inf, 0, 1, np.inf])],
     ids=["exact", "but for rounding", "infinite"],
 )
 def test_somers_d_is_1_where_every_order_is_met(divergence):

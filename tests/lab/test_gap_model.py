@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import null_space
 from scipy.stats import multivariate_normal
-from tying_gap import (
-    Size,
-    chosen_rates,
-    features,
-    fit_gaps,
-    gaps,
-)
+from tying_gap import Size, chosen_rates, features, fit_gaps, gaps
 
 RNG = np.random.default_rng(0)
 SIZES = [

@@ -129,11 +129,7 @@ def test_each_pair_is_selected_once():
         np.array([[3, 1], [1, 3], [1, 2]]), np.array(["input", "output", "random"])
     )
     selected = judgement.select_pairs(
-        candidates,
-        np.array([[5, 6]]),
-        np.array([0.1]),
-        list("abcdefg"),
-        np.arange(7),
+        candidates, np.array([[5, 6]]), np.array([0.1]), list("abcdefg"), np.arange(7)
     )
     expected = {
         "token": [[1, 2], [1, 3], [5, 6]],

@@ -8,14 +8,7 @@ import pytest
 import xarray as xr
 from matplotlib.axes import Axes
 
-from jaxtie.results.plots import (
-    COLOURS,
-    coloured,
-    curves,
-    draw_all,
-    finish_axes,
-    overview,
-)
+from jaxtie.results.plots import COLOURS, coloured, curves, draw_all, finish_axes, overview
 from jaxtie.results.statistics import median_interval
 
 STEPS = np.array([0, 100, 200])

@@ -7,12 +7,7 @@ import pytest
 from plateaus import kaplan_meier, logrank_p, median_time, sign_test
 from scipy import stats
 
-from jaxtie.results.statistics import (
-    Times,
-    mean_interval,
-    median_interval,
-    times_to_level,
-)
+from jaxtie.results.statistics import Times, mean_interval, median_interval, times_to_level
 from jaxtie.results.tables import format_estimate, format_median
 
 STEPS = np.array([0, 10, 20, 30, 40])

@@ -326,8 +326,7 @@ LONG_OUTPUTS = ("run --list", "report {run}", "run {again}")
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    ["--help", *(pytest.param(each, marks=pytest.mark.slow) for each in LONG_OUTPUTS)],
+    "arguments", ["--help", *(pytest.param(each, marks=pytest.mark.slow) for each in LONG_OUTPUTS)]
 )
 @pytest.mark.parametrize("closed", ["nobody reads", "closed"])
 def test_output_that_nobody_reads_ends_quietly(tmp_path, monkeypatch, arguments, closed):

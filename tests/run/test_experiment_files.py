@@ -45,12 +45,7 @@ OTHERS = " ".join(f"tied+input-gradient={factor}" for factor in ("2", "10", "0.5
 CONFLICT, HALF, EVEN = "norm_conflict", "norm_conflict_half", {"process": Process(zeros=FAIR)}
 MASK, TARGETS, HELD = "tied+untie-rows=mask", "targets-only", "untied+input-norm=3"
 FREED = f"tied untied {MASK} tied+gain=mask tied+input-norm=0.05 tied+minus=mask"
-NORMS = {
-    "seeds": range(8192, 9216),
-    "record_every": 5_000,
-    "eval_every": 5_000,
-    "mask_logit": True,
-}
+NORMS = {"seeds": range(8192, 9216), "record_every": 5_000, "eval_every": 5_000, "mask_logit": True}
 CONFLICTS = {
     CONFLICT: (
         {},

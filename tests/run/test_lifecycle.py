@@ -305,11 +305,7 @@ def test_probabilities_may_be_lists():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("jax_threefry_partitionable", False),
-        ("jax_default_prng_impl", "rbg"),
-    ],
+    ("name", "value"), [("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg")]
 )
 @pytest.mark.usefixtures("without_figures")
 def test_random_numbers_do_not_depend_on_the_environment(finished, tmp_path, name, value):

@@ -391,11 +391,7 @@ def test_numbers_are_by_their_declaration_not_by_the_value_that_they_have():
 
 REFUSED = [
     (Recall(), {"learning_rate": (1e-3,), "optimizer.learning_rate": (1e-4,)}, "each field may be"),
-    (
-        Nested(),
-        {"eps": (0.1,)},
-        "of the experiment; expected one of optimizer.eps, noise.eps",
-    ),
+    (Nested(), {"eps": (0.1,)}, "of the experiment; expected one of optimizer.eps, noise.eps"),
     (Nested(), {"scale": (True, False)}, "expected numbers"),
     (Nested(), {"scale": ("1",)}, "expected numbers"),
     (Nested(), {"scale": "12"}, "expected numbers"),

@@ -25,11 +25,7 @@ from jaxtie.training import row_engine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import update
 from jaxtie.training.optimizer import make_optimizer
-from jaxtie.training.row_engine import (
-    MemberRun,
-    RowEngine,
-    load_carry,
-)
+from jaxtie.training.row_engine import MemberRun, RowEngine, load_carry
 from jaxtie.training.task import Chunk, Control, Members, Phase, State, phases_of, stream
 from jaxtie.training.trainer import estimate
 

@@ -12,12 +12,7 @@ from bodies import assert_close, once
 from jaxtie.config import LSTM, Mixer, Transformer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.training import block_engine
-from jaxtie.training.block_engine import (
-    Block,
-    BlockEngine,
-    BlockRun,
-    members_per_block,
-)
+from jaxtie.training.block_engine import Block, BlockEngine, BlockRun, members_per_block
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member
 from jaxtie.tying.cross_entropy import BLOCK_SIZE

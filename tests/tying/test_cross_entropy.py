@@ -15,13 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import jaxtie
 from jaxtie import cross_entropy
 from jaxtie.tying.cross_entropy import embedding_cross_entropy
-from jaxtie.tying.head import (
-    EmbeddingSpec,
-    Projection,
-    compute_logits,
-    half_swap,
-    initial_params,
-)
+from jaxtie.tying.head import EmbeddingSpec, Projection, compute_logits, half_swap, initial_params
 
 P, V, D = 70, 50, 8
 HEADS = [

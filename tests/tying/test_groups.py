@@ -95,11 +95,7 @@ QUICK = {"adamw", "injected"}
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        pytest.param(
-            name,
-            layout,
-            marks=[] if name in QUICK else pytest.mark.slow,
-        )
+        pytest.param(name, layout, marks=[] if name in QUICK else pytest.mark.slow)
         for name in INNER
         for layout in LAYOUTS
     ],

@@ -112,7 +112,7 @@ def by_part(params):
 OPTIMISERS = zoo.cases("adamw, clipped, lion, labels") | {
     "frozen": optax.multi_transform(
         {"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part
-    ),
+    )
 }
 
 
@@ -316,10 +316,7 @@ class Product(nnx.Module):
         return h @ self.kernel
 
 
-HEADS_ACROSS = {
-    "linear": lambda: nnx.Linear(D, V, rngs=nnx.Rngs(1)),
-    "product": Product,
-}
+HEADS_ACROSS = {"linear": lambda: nnx.Linear(D, V, rngs=nnx.Rngs(1)), "product": Product}
 
 
 @pytest.mark.parametrize(("first", "head"), [("embed", "linear"), ("tokens", "product")])

@@ -15,14 +15,7 @@ import xarray as xr
 from equivalence import estimators, inference, judgement, models, swaps
 from equivalence.report import Answer
 from equivalence.swaps import Windows, places_of, windows_at
-from equivalence.trained import (
-    Trained,
-    batches_of,
-    check_gain,
-    load_trained,
-    mean_loss,
-    planted_of,
-)
+from equivalence.trained import Trained, batches_of, check_gain, load_trained, mean_loss, planted_of
 from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.tokens import count_whole_words
@@ -179,11 +172,7 @@ def _select(
     seen_Q = np.all(count_V[duplicate_Qx2] >= inference.SEEN, axis=1)
     skipped += [name for name, seen in zip(planted.names, seen_Q) if not seen]
     selected = judgement.select_pairs(
-        candidates,
-        duplicate_Qx2[seen_Q],
-        planted.probability_K[seen_Q],
-        words,
-        count_V,
+        candidates, duplicate_Qx2[seen_Q], planted.probability_K[seen_Q], words, count_V
     )
     return selected, skipped
 

@@ -67,10 +67,7 @@ class Corpus:
         )
         if self.document == "file":
             object.__setattr__(self, "document", None)
-        check(
-            not (self.tfds and self.document),
-            "--document: expected with files, not with --tfds",
-        )
+        check(not (self.tfds and self.document), "--document: expected with files, not with --tfds")
         check_positive_integers(self, "vocab_size", "documents_to_split")
         check(
             100 <= self.vocab_size <= 2**20,

@@ -16,12 +16,7 @@ from jaxtie.config import UserError
 from jaxtie.text.data import files as reading
 from jaxtie.text.data.batches import Special
 from jaxtie.text.data.config import Corpus
-from jaxtie.text.data.tokens import (
-    SPLIT_NAMES,
-    TextReport,
-    frequent_words,
-    prepare_text,
-)
+from jaxtie.text.data.tokens import SPLIT_NAMES, TextReport, frequent_words, prepare_text
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 GUTENBERG = Path(__file__).parents[3] / "../shared/corpora/gutenberg"
