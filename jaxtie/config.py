@@ -165,9 +165,9 @@ class Mixer(Sizes):
 Body = Transformer | LSTM | Mixer
 
 
-def member_number(setting: int, seed: Number) -> Number:
+def member_number(point: int, seed: Number) -> Number:
     """Return the number of a member, or of several: from its sweep point and its seed."""
-    return setting * SEEDS + seed
+    return point * SEEDS + seed
 
 
 def point_and_seed(number: Number) -> tuple[Number, Number]:
@@ -245,6 +245,25 @@ class NotInProgram:
         return math.nan
 
 
+class Reports(NamedTuple):
+    """Functions of a task that need no jax; generic ones take the place of those that are None.
+
+    Attributes:
+      schema: configuration -> `Schema`; the generic one has all that is recorded.
+      constants: configuration -> variables that no member owns.
+      attributes: configuration -> attributes of the results.
+      conclusion, tables, plots: results -> `Conclusion`, tables, figures by file name; see
+        `jaxtie.results.analysis`.
+    """
+
+    schema: Callable | None = None
+    constants: Callable | None = None
+    attributes: Callable | None = None
+    conclusion: Callable | None = None
+    tables: Callable | None = None
+    plots: Callable | None = None
+
+
 NOT_IN_PROGRAM = NotInProgram()
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
 NEVER_SWEPT = {("", name) for name in ("steps", "record_every", "eval_every")}
@@ -265,10 +284,7 @@ class TaskConfig:
       accepted: options of the command line that change such an experiment.
       refusal: why others do not: "not an option of NAME, which ...".
       interventions: whether it applies those of a head, see `Interventions`.
-      reports: functions that need no jax. Of the configuration: `schema`
-        (a `Schema`), `constants` (variables that no member owns), `attributes`. Of the results:
-        `conclusion`, `tables` and `plots` (by file name); `jaxtie.results.analysis` has a generic
-        one for each that is missing.
+      reports: its functions of configuration and results.
       name: name of the run folder.
       claim: what the experiment shows, in one sentence.
       arms: variants that are compared on the same seeds and data, by name; see `Arm`.
@@ -290,7 +306,7 @@ class TaskConfig:
     )
     refusal: ClassVar[str] = "does not have it"
     interventions: ClassVar[bool] = False
-    reports: ClassVar[Mapping[str, Callable]] = {}
+    reports: ClassVar[Reports] = Reports()
     name: str
     claim: str = ""
     arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
@@ -331,7 +347,7 @@ class TaskConfig:
         """Return how members are laid out on "cpu", "gpu" or "tpu"; None: by the model's size."""
         return None
 
-    def changes(self, options: Any) -> dict[str, Any]:
+    def fields_from_options(self, options: Any) -> dict[str, Any]:
         """Return the fields that options of the command line change, beyond the common ones."""
         return {}
 
@@ -368,7 +384,7 @@ class TaskConfig:
         return key
 
     @property
-    def points(self) -> list[Self]:
+    def traced_points(self) -> list[Self]:
         """The configuration at every combination of the swept values that are traced."""
         return [self.at(each) for each in combinations(self.swept)]
 

@@ -1,6 +1,8 @@
 """The READMEs' Python examples run, their links lead to files, documented commands exist."""
 
+import ast
 import doctest
+import itertools
 import re
 import shlex
 from importlib.util import find_spec
@@ -52,6 +54,33 @@ def test_links_lead_to_files(path):
 @pytest.mark.parametrize(("name", "lines"), [*LONGEST.items(), ("jaxtie/tying/README.md", 120)])
 def test_documents_are_short(name, lines):
     assert len((ROOT / name).read_text().splitlines()) <= lines
+
+
+def sources_of(name: str) -> list[str]:
+    """Return the sources of the functions and classes of a name, `OWNER.NAME` those of an owner."""
+    owner, _, last = name.rpartition(".")
+    found = []
+    for path in (ROOT / "jaxtie").rglob("*.py"):
+        text = path.read_text()
+        whole = ast.parse(text)
+        parts = [each for each in whole.body if getattr(each, "name", "") == owner]
+        for part in [whole] if owner in ("", path.stem) else parts:
+            for node in ast.walk(part):
+                if getattr(node, "name", "") == last:
+                    found.append(ast.get_source_segment(text, node) or "")
+    return found
+
+
+def test_each_arrow_of_the_architecture_page_is_in_the_code():
+    text = (ROOT / "jaxtie" / "README.md").read_text().partition("To follow something")[2]
+    chains = [chain for chain in re.findall("`([^`]*)`", text) if "->" in chain]
+    steps = [re.split(r"\s*->\s*", chain) for chain in chains]
+    pairs = [pair for own in steps for pair in itertools.pairwise(own)]
+    assert len(pairs) > 40
+    for caller, callee in pairs:
+        last = callee.rpartition(".")[2]
+        calls = [re.search(rf"\b{last}\b", source) for source in sources_of(caller)]
+        assert any(calls), f"{caller} -> {callee}"
 
 
 def test_modules_in_the_architecture_page_exist():

@@ -273,9 +273,7 @@ def claims_table(members: pd.DataFrame) -> Table:
     for statement, found, low, high in _claims(members, is_complete=done == CELLS):
         waits = "–", "waits for all cells"
         shown = waits if found is None else (found.found, judge(found, low, high))
-        rows.append(
-            (statement, f"{'>' if high == math.inf else '<'} 0", shown[0], f"**{shown[1]}**")
-        )
+        rows.append((statement, f"{'>' if high == math.inf else '<'} 0", *shown))
     note = (
         f"All four intervals hold together at 95 % (Bonferroni). The bounds are ours. {len(done)}"
         f" of {len(CELLS)} cells are trained. Half-swap: the halves of the hidden state change"

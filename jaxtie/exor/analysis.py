@@ -67,7 +67,7 @@ def exor_schema(experiment: "Experiment") -> Schema:
 
 def exor_constants(experiment: "Experiment") -> dict[str, xr.DataArray]:
     """Compute the variables without members, with one dimension per swept hyperparameter."""
-    points = [_constants_of_point(point) for point in experiment.points]
+    points = [_constants_of_point(point) for point in experiment.traced_points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
         index = xr.DataArray(list(values), dims=name, name=name)
         points = [

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,6 +11,7 @@ from jaxtie.config import (
     Decoder,
     Interventions,
     Layout,
+    Reports,
     TaskConfig,
     Transformer,
     Variant,
@@ -121,14 +121,14 @@ class Experiment(TaskConfig):
     )
     refusal: ClassVar[str] = "reads no text"
     interventions: ClassVar[bool] = True
-    reports: ClassVar[Mapping[str, Callable]] = {
-        "schema": exor_schema,
-        "constants": exor_constants,
-        "attributes": exor_attributes,
-        "conclusion": exor_conclusion,
-        "tables": exor_tables,
-        "plots": exor_pictures,
-    }
+    reports: ClassVar[Reports] = Reports(
+        schema=exor_schema,
+        constants=exor_constants,
+        attributes=exor_attributes,
+        conclusion=exor_conclusion,
+        tables=exor_tables,
+        plots=exor_pictures,
+    )
     name: str = "transformer-small"
     claim: str = (
         "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
@@ -202,7 +202,7 @@ class Experiment(TaskConfig):
         object.__setattr__(key, "process", process)
         return key
 
-    def changes(self, options: Any) -> dict[str, Any]:
+    def fields_from_options(self, options: Any) -> dict[str, Any]:
         """Return the fields that its own options of the command line change."""
         check(
             not options.independent_layers or isinstance(self.model, Transformer),

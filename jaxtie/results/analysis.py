@@ -1,12 +1,12 @@
 """Tables and figures of any task's results: its own, or generic ones. No jax."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, number_label
+from jaxtie.config import TASKS, Reports, TaskConfig, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def _own(results: xr.Dataset, name: str) -> Callable | None:
-    """Return the task's own function for these results; None: take the generic one.
+def _reports(results: xr.Dataset) -> Reports:
+    """Return the task's functions, none for a task that is unknown; then the generic ones serve.
 
-    A task that is not imported, or traces no field, has none for a sweep.
+    They also serve for a sweep of a task that traces no field, such as text.
     """
     task = TASKS.get(results.attrs["task"], TaskConfig)
-    return None if swept(results) and not task.traced else task.reports.get(name)
+    return Reports() if swept(results) and not task.traced else task.reports
 
 
 def tables(results: xr.Dataset) -> list[Table]:
     """Return the tables of the summary."""
-    own = _own(results, "tables")
+    own = _reports(results).tables
     return own(results) if own else [final_table(results)]
 
 
 def conclude(results: xr.Dataset) -> Conclusion:
     """Return the answer of a run; of a task without one, the final table."""
-    if own := _own(results, "conclusion"):
+    if own := _reports(results).conclusion:
         return own(results)
     name = "valid_loss" if "valid_loss" in results else "loss"
     seeds, step = results.sizes["seed"], last_step(results, name)
@@ -70,7 +70,7 @@ def conclude(results: xr.Dataset) -> Conclusion:
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
     """Return the figures by file name, the answer first."""
-    own = _own(results, "plots") or scalar_pictures
+    own = _reports(results).plots or scalar_pictures
     return {"answer": answer_picture(conclude(results)), **own(results)}
 
 

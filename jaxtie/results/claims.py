@@ -306,7 +306,7 @@ def claims_table(
         for number, (claim, (verdict, compared)) in enumerate(zip(own, judged), 1):
             if chosen is None or number in chosen[name]:
                 cells = (name, claim.sentence, claim.expression, claim.bounds, compared.found)
-                rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
+                rows.append((claim.source or "ours", *cells, verdict))
     rows.sort(key=lambda row: row[0] == "ours")
     header = ("whose idea", "experiment", "claim", "quantity", "holds if", "found", "verdict")
     note = (

@@ -55,8 +55,10 @@ class Table:
         return dataclasses.replace(self, header=tuple(own), rows=list(zip(*own.values())))
 
     def markdown(self) -> str:
-        """Return the table in Markdown, with a blank line after it."""
-        rows = (self.header, ("---",) * len(self.header), *self.rows)
+        """Return the table in Markdown, verdicts in bold, with a blank line after it."""
+        bold = ["**" * (label == "verdict") for label in self.header]
+        body = ([f"{mark}{cell}{mark}" for mark, cell in zip(bold, row)] for row in self.rows)
+        rows = (self.header, ("---",) * len(self.header), *body)
         cells = ((" ".join(cell.replace("|", r"\|").splitlines()) for cell in row) for row in rows)
         lines = [f"| {' | '.join(row)} |" for row in cells]
         note = [self.note, ""] if self.note else []

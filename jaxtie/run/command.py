@@ -216,7 +216,7 @@ def parse_run(words: Sequence[str]) -> RunOptions:
     return options
 
 
-def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
+def apply_options(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     """Return the experiment with the changes that the options ask for.
 
     Raises:
@@ -227,10 +227,11 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     own = {field.name for field in dataclasses.fields(experiment)} | {*NUMBERS}
     given = {name: getattr(options, name) for name in experiment.accepted & own}
     fields = {name: value for name, value in given.items() if value not in (None, ())}
-    experiment = dataclasses.replace(experiment, **experiment.changes(options)).changed(**fields)
+    experiment = dataclasses.replace(experiment, **experiment.fields_from_options(options))
+    experiment = experiment.changed(**fields)
     for name, values in dict(experiment.sweep).items():
         for point in (experiment.at({name: value}) for value in values):
-            again = dataclasses.replace(point, **point.changes(options))
+            again = dataclasses.replace(point, **point.fields_from_options(options))
             again = again.changed(**fields | {"sweep": ()})
             check(again == point, f"sweep of {name}: another option sets it; give one of the two")
     return experiment
@@ -253,7 +254,7 @@ def _run(options: RunOptions, command: str) -> int:
         return 0
     session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
     declared = _declared(options.experiment)
-    experiment = changed(declared[0], options)
+    experiment = apply_options(declared[0], options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
     _check_inputs(experiment, folder, session.overwrite)
     if not options.distributed:
@@ -322,7 +323,7 @@ def _conclude(
     if options.json:
         table = {name: getattr(conclusion.table, name) for name in ("title", "header", "rows")}
         verdicts = [
-            {"verdict": verdict.strip("*"), "claim": claim, "holds_if": bounds, "found": found}
+            {"verdict": verdict, "claim": claim, "holds_if": bounds, "found": found}
             for _, _, claim, _, bounds, found, verdict in (judged.rows if judged else ())
         ]
         shown = {"experiment": results.attrs["experiment"], "folder": str(folder.path)}
@@ -374,14 +375,14 @@ def _judge(
 
 def _verdict_lines(folder: RunFolder, judged: Table) -> Iterator[str]:
     """Yield the counts of verdicts, the first verdicts, and how many claims have no data yet."""
-    verdicts = [row[-1].strip("*") for row in judged.rows]
+    verdicts = [row[-1] for row in judged.rows]
     counts = Counter(verdicts)
     shown = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
     yield f"{judged.title} ({shown}), all in {folder.claims}:"
     missing = counts.pop("no data yet", 0)
     decided = [row for row, verdict in zip(judged.rows, verdicts) if verdict in counts]
     for _, _, claim, _, bounds, found, verdict in decided[:CLAIMS]:
-        yield f"- {verdict.strip('*')}: {claim} {found}, holds if {bounds}"
+        yield f"- {verdict}: {claim} {found}, holds if {bounds}"
     if len(decided) > CLAIMS:
         yield f"- and {len(decided) - CLAIMS} more"
     if missing:

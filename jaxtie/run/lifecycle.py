@@ -134,7 +134,7 @@ def plan_lines(
     from jaxtie.training.devices import check_devices, start_jax
 
     if experiment.is_static_sweep:
-        for _, point, each in points_of(experiment, folder):
+        for _, point, each in static_runs(experiment, folder):
             yield f"{each.path.name}:"
             yield from plan_lines(point, each, earlier and each.config(), say)
         return
@@ -218,7 +218,7 @@ def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -
     return _Run(experiment, folder, session, earlier).lead()
 
 
-def points_of(
+def static_runs(
     experiment: TaskConfig, folder: RunFolder
 ) -> Iterator[tuple[dict[str, float], TaskConfig, RunFolder]]:
     """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
@@ -231,12 +231,12 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
     """Run an experiment at each value of its static fields, and join the results."""
     earlier, trains = inspect_folder(experiment, folder, session.overwrite)
     if earlier and not trains:
-        for _, point, each in points_of(experiment, folder):
+        for _, point, each in static_runs(experiment, folder):
             if session.processes:
                 session.processes.broadcast({"trains": False})
             point.check_unchanged(each, each.config() or {})
         return folder.load()
-    if not experiment.reports.get("schema"):
+    if not experiment.reports.schema:
         from jaxtie.training.devices import start_jax
 
         start_jax()
@@ -249,7 +249,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
             folder.create(config)
         folder.write_config(config)
         found = []
-        for values, point, each in points_of(experiment, folder):
+        for values, point, each in static_runs(experiment, folder):
             session.say(f"{experiment.name}: {each.path.name}")
             if (own := run_in_folder(point, each, session)) is None:
                 return None
@@ -266,7 +266,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
 def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
     """Run as one of the other processes, as the first one says; return False if interrupted."""
     if experiment.is_static_sweep:
-        points = points_of(experiment, folder)
+        points = static_runs(experiment, folder)
         return all(follow(point, each, session) for _, point, each in points)
     if session.processes and not session.processes.broadcast({})["trains"]:
         return True
@@ -321,7 +321,7 @@ class _Run:
         from jaxtie.training.trainer import schema_of
 
         folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
-        attributes_of, constants_of = map(experiment.reports.get, ("attributes", "constants"))
+        reports = experiment.reports
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
@@ -343,9 +343,9 @@ class _Run:
                 "claim": experiment.claim,
                 "command": self.config["command"],
                 **{f"version_{name}": each for name, each in self.config["versions"].items()},
-                **(attributes_of(experiment) if attributes_of else {}),
+                **(reports.attributes(experiment) if reports.attributes else {}),
             }
-            constants = constants_of(experiment) if constants_of else {}
+            constants = reports.constants(experiment) if reports.constants else {}
             folder.assemble(experiment, schema, attributes, constants)
             self._write_config()
             if not finished:

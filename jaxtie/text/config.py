@@ -1,7 +1,6 @@
 """Declare experiments on natural text: corpus, model, arms. Imports no jax."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -10,6 +9,7 @@ from jaxtie.config import (
     Decoder,
     Interventions,
     Optimizer,
+    Reports,
     Size,
     TaskConfig,
     Transformer,
@@ -83,14 +83,14 @@ class TextExperiment(TaskConfig):
     )
     refusal: ClassVar[str] = "is a text experiment"
     interventions: ClassVar[bool] = True
-    reports: ClassVar[Mapping[str, Callable]] = {
-        "schema": text_schema,
-        "constants": text_constants,
-        "attributes": text_attributes,
-        "conclusion": text_conclusion,
-        "tables": text_tables,
-        "plots": text_pictures,
-    }
+    reports: ClassVar[Reports] = Reports(
+        schema=text_schema,
+        constants=text_constants,
+        attributes=text_attributes,
+        conclusion=text_conclusion,
+        tables=text_tables,
+        plots=text_pictures,
+    )
     name: str = "text-mlm"
     claim: str = (
         "A word and its duplicate draw together in every table; other pairs of words do not."
@@ -237,7 +237,7 @@ class TextExperiment(TaskConfig):
         for path in self.corpus.paths:
             check_path(Path(path))
 
-    def changes(self, options: Any) -> dict[str, Any]:
+    def fields_from_options(self, options: Any) -> dict[str, Any]:
         """Return the fields that its own options change; UserError without a text."""
         given: dict[str, Any] = {
             "field": options.text_field,

@@ -32,7 +32,7 @@ def _colours_of(groups: list[Group]) -> list[str]:
     return [first.pop(group.hypothesis, "") or next(rest) for group in groups]
 
 
-def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
+def draw_validation(results: xr.Dataset, name: str, axes: Axes) -> None:
     """Draw a measure of the validation split, a curve an arm."""
     title = measures(results)[name]
     label = title.removeprefix("validation ")
@@ -54,7 +54,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
-def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
+def draw_pairs(results: xr.Dataset, arm: str, table: str, title: str, axes: Axes) -> None:
     """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
     distances = results[f"{table}_distance"].sel(arm=arm).mean("seed")
@@ -77,12 +77,10 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     for name in ("valid_loss", "valid_accuracy"):  # perplexity and bits per byte show the loss
         if name in measures(results):
-            panels[name.removeprefix("valid_")] = partial(draw_measure, results=results, name=name)
+            panels[name.removeprefix("valid_")] = partial(draw_validation, results, name)
     for arm, label, table in embeddings_of(results) if len(groups_of(results)) > 1 else []:
         title = f"{label} embedding"
-        panels[f"distances of {label}"] = partial(
-            draw_pairs, results=results, arm=arm, table=table, title=title
-        )
+        panels[f"distances of {label}"] = partial(draw_pairs, results, arm, table, title)
     return panels
 
 

@@ -109,7 +109,7 @@ def assign_workers(
 def stack_hparams(config: TaskConfig, platform: str) -> HParams:
     """Return the hyperparameters of every sweep point; host arrays (points, ...)."""
     variant = config.arms[0].variant
-    own = [point.build(variant, platform).hparams() for point in config.points]
+    own = [point.build(variant, platform).hparams() for point in config.traced_points]
     missing = {name for name in config.traced if hasattr(config.optimizer, name)} - own[0].keys()
     if missing:
         raise ValueError(f"task {config.task}: hparams lacks {missing}; add super().hparams()")
@@ -340,7 +340,7 @@ class BlockEngine:
         self.own = set(processes.share(config.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
         variant = config.arms[0].variant
-        best = [point.build(variant, platform).best_loss for point in config.points]
+        best = [point.build(variant, platform).best_loss for point in config.traced_points]
         self.best_losses = [loss for loss in best if loss is not None]
         self.facts: dict[str, Any] = {
             "device": machine.describe_device(self.workers[0]),

@@ -167,7 +167,7 @@ def schema_of(config: TaskConfig) -> Schema:
       UserError: if the task has rows from the host and no schema, its variants record different
         metrics, or a metric or a swept field has the name of a dimension.
     """
-    if own := config.reports.get("schema"):
+    if own := config.reports.schema:
         return own(config)
     tasks = _tasks_of(config)
     check(tasks[0].rows is None, f"task {config.task!r}: rows from the host need a 'schema' report")
@@ -209,7 +209,7 @@ class Trainer:
 
     Attributes:
       progress: name of a phase -> its members.
-      run_config: `config.json`, kept up to date.
+      run_config: becomes `config.json` after training.
     """
 
     def __init__(

@@ -135,9 +135,9 @@ def test_every_fact_has_a_source():
 
 def test_the_command_in_its_own_process_imports_no_jax(tmp_path):
     path = write_folder(tmp_path, {E: A}, TIED)
-    code = "import runpy, sys\ntry:\n runpy.run_module('jaxtie.audit', run_name='__main__')\n"
+    code = "import runpy, sys\ntry:\n runpy.run_module('jaxtie', run_name='__main__')\n"
     code += "finally:\n print('jax' in sys.modules)"
-    words = [sys.executable, "-W", "error", "-c", code, str(path)]
+    words = [sys.executable, "-W", "error", "-c", code, "audit", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     first, *_, last = done.stdout.splitlines()

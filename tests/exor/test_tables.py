@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import BEST, exor_results
+from matplotlib.figure import Figure
 from plateaus import plateau_exit_table
 
 from jaxtie.exor import analysis, tables
-from jaxtie.exor.plots import exor_pictures
+from jaxtie.exor.plots import exor_panels
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -71,7 +72,7 @@ def test_plateau_exit_of_unfinished_results(last):
         results[name] = results[name].where(results[step] <= last)
     table = plateau_exit_table(results)
     assert {len(row) for row in table.rows} == {len(table.header)}
-    exor_pictures(results)["stuck"].draw()
+    exor_panels(results)["stuck"](Figure().subplots())
 
 
 def test_a_sweep_has_decay_factors_at_every_sweep_point():

@@ -390,7 +390,7 @@ def test_options_change_only_what_they_name():
         "--seeds 3 --arms tied+bias,untied+bias@100 --steps 1500 --zeros 0.2,0.8 --data-seed 7"
         " --sweep eps=0,1e-8 --learning-rate 1e-3 --weight-decay 0 --width 8"
     )
-    experiment = cli.changed(jaxtie.Experiment(), cli.parse_run(line.split()))
+    experiment = cli.apply_options(jaxtie.Experiment(), cli.parse_run(line.split()))
     expected = jaxtie.Experiment(
         seeds=range(3),
         arms=("tied+bias", "untied+bias@100"),

@@ -31,7 +31,7 @@ def folder(tmp_path_factory) -> Path:
     line, versions = "jaxtie run hostile.py", {"orbax-checkpoint": "0"}
     made.write_config({"experiment": {"steps": 100}, "command": line, "versions": versions})
     names = {"task": "exor", "experiment": NAME, "claim": CLAIM}
-    names |= Experiment.reports["attributes"](Experiment())
+    names |= Experiment.reports.attributes(Experiment())
     results = exor_results("untied").assign_attrs(names)
     write_sealed(made.results, bytes(results.to_netcdf(engine="h5netcdf")))
     with pytest.MonkeyPatch.context() as patch:

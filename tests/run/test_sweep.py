@@ -30,7 +30,7 @@ from jaxtie.results.analysis import final_table, join_points
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
 from jaxtie.run.command import main
-from jaxtie.run.lifecycle import points_of
+from jaxtie.run.lifecycle import static_runs
 from jaxtie.training.progress import Progress
 
 TINY = "--arms untied --seeds 2 --steps 40 --record-every 20 --eval-every 40 --quiet".split()
@@ -293,7 +293,9 @@ def points_of_sweep(experiment):
     return [
         (static | dict(zip(point.swept, values, strict=True)), each)
         for static, point in experiment.static_points
-        for values, each in zip(itertools.product(*point.swept.values()), point.points, strict=True)
+        for values, each in zip(
+            itertools.product(*point.swept.values()), point.traced_points, strict=True
+        )
     ]
 
 
@@ -323,7 +325,7 @@ def check_declaration(task, swept, named, folder):
         paths = {values_of(task)[full][0] for full in swept}
         assert set(differing_fields(now, before)) <= paths
         json.dumps(now)
-    runs = [*points_of(experiment, RunFolder(folder))] * experiment.is_static_sweep
+    runs = [*static_runs(experiment, RunFolder(folder))] * experiment.is_static_sweep
     for values, point, run in runs:
         pairs = (part.split("=") for part in run.path.name.split(","))
         assert {name: float(value) for name, value in pairs} == values
@@ -381,7 +383,7 @@ def test_random_sweeps_have_the_points_that_they_declare(tmp_path):
 def test_numbers_are_by_their_declaration_not_by_the_value_that_they_have():
     """An int where a float is declared, a text, None; and an invalid combination of valid ones."""
     whole = jaxtie.Experiment(init_std=1, sweep={"init_std": (0.5, 2)})
-    assert [point.init_std for point in whole.points] == [0.5, 2.0]
+    assert [point.init_std for point in whole.traced_points] == [0.5, 2.0]
     text = dataclasses.replace(CAUSAL, init_std="1/sqrt(D)", sweep={"init_std": (1, 0.02)})
     assert [point.init_std for _, point in text.static_points] == [1.0, 0.02]
     wide = jaxtie.Experiment(sweep={"heads": (2, 3), "width": (6, 12)})

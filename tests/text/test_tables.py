@@ -6,7 +6,7 @@ import xarray as xr
 from pages import targets_only_table
 from text_results import text_results
 
-from jaxtie.text.plots import draw_measure, draw_pairs, text_panels
+from jaxtie.text.plots import draw_pairs, draw_validation, text_panels
 from jaxtie.text.tables import text_tables, validation_table, word_pairs_table
 
 
@@ -62,11 +62,11 @@ def test_tables_show_every_arm():
 def test_figures_show_every_curve():
     found = some_results({}, {f"untied@{step}": 0.0 for step in range(1, 10)})
     _, (measure, *pairs) = plt.subplots(1, 3)
-    draw_measure(measure, found, "valid_loss")
+    draw_validation(found, "valid_loss", measure)
     assert len(measure.lines) == 9
     for axes, distance, top in zip(pairs, (4.9, 5.4), (5, 5.4), strict=True):
         found["input_distance"] = found["input_distance"] * 0 + distance
-        draw_pairs(axes, found, "untied@1", "input", "")
+        draw_pairs(found, "untied@1", "input", "", axes)
         assert axes.get_ylim()[0] == 0 and top <= axes.get_ylim()[1] < 6
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert labels == ["duplicate (DH holds)", "random pairs"]

@@ -196,7 +196,7 @@ def test_a_swept_member_gives_the_bits_of_its_sweep_point_alone(arm):
     swept = dataclasses.replace(SHORT, seeds=(0, 17, 5), sweep=SWEPT)
     together = records(swept, arm)  # 48 members in two blocks, by a program that knows no sweep
     for at in (0, 6, 15):
-        alone = swept.points[at]
+        alone = swept.traced_points[at]
         assert alone.optimizer.weight_decay == SWEPT[0][1][at // 8]
         assert alone.process.ones[0] == SWEPT[3][1][at % 2]
         own = select(together, slice(3 * at, 3 * at + 3))
@@ -207,7 +207,7 @@ def test_exact_evaluations_are_of_the_members_own_process():
     swept = dataclasses.replace(SHORT, seeds=(3,), sweep=(("p_X", (0.0, 0.3, 1.0)),))
     found = records(swept, "untied")["train_loss"]
     assert np.isfinite(found[-1]).all() and len(np.unique(found[-1])) == 3
-    variant, point = Variant(False), swept.points[1]
+    variant, point = Variant(False), swept.traced_points[1]
     task = point.build(variant, "cpu")
     start = once(make_member(task).start)
     one = start(np.uint32(3), task.hparams())[2]["train_loss"]
