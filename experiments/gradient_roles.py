@@ -20,7 +20,7 @@ Time: 40 s an arm for 64 seeds on one core of an AMD EPYC.
 from math import log
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import FORCE, Claim
+from jaxtie.exor.claims import FORCE, ExorClaim
 
 UP = "tied+input-gradient=5"
 OTHER = tuple(
@@ -48,7 +48,7 @@ PRESS_AND_WOLF, LOPARDO = "Press and Wolf (2017)", "Lopardo et al. (2026)"
 
 claims = (
     *(
-        Claim(
+        ExorClaim(
             "The tied table ends nearer to the untied output table.",
             f"nearness by {measure}",
             EITHER_START,
@@ -57,7 +57,7 @@ claims = (
         )
         for measure in MEASURES
     ),
-    Claim(
+    ExorClaim(
         "Early, the output role writes more than half.",
         "output share, early",
         EITHER_START,
@@ -65,7 +65,7 @@ claims = (
         source=LOPARDO,
     ),
     *(
-        Claim(
+        ExorClaim(
             "Five times the input role's gradient brings it nearer to the input table.",
             f"nearness by {measure}",
             BY_SCALING,
@@ -74,16 +74,16 @@ claims = (
         )
         for measure in MEASURES
     ),
-    Claim(
+    ExorClaim(
         "Later, the output role's share is lower.",
         "output share, early less later",
         EITHER_START,
         low=0,
     ),
-    Claim(
+    ExorClaim(
         "Tied, the output role pushes X and Y apart.", "output push", EITHER_START, low=log(FORCE)
     ),
-    Claim(
+    ExorClaim(
         "Tied, the input role pushes X and Y together.",
         "input push",
         EITHER_START,

@@ -24,7 +24,7 @@ Time: 20 minutes on two cores.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import PAPER
 
 SEEDS = (*range(64), *range(128, 1024))  # 64 to 127 were looked at before anything was claimed
@@ -73,42 +73,42 @@ claims = []
 for process, (published, own) in PROCESSES.items():
     freed = gap("", published) | gap("+targets-only", own, -1)
     statement = f"Targets only, fewer tied seeds are stuck, by more than of untied ones: {process}."
-    claims.append(Claim(statement, "stuck share", freed, low=0))
+    claims.append(ExorClaim(statement, "stuck share", freed, low=0))
 for process, (published, own, rows) in ROWS.items():
     tied, free = f"{published}tied", f"{own}tied+targets-only"
     # (b) Our idea: if their being tied is the cause, untying them does what taking them out does.
     untied_rows = {f"{rows}tied+untie-rows=never-targets": 1, free: -1}
     statement = f"Untying never-targets does as much as taking them out of the softmax: {process}."
-    claims.append(Claim(statement, "stuck share", untied_rows, high=SHARE))
+    claims.append(ExorClaim(statement, "stuck share", untied_rows, high=SHARE))
     # (c) Our idea. Three quarters is most of it, a quarter is little: both leave room for an
     # interaction.
     # s(tied) - s(untie mask) > 3/4 (s(tied) - s(targets only)), all on one side.
     most = {tied: 0.25, f"{rows}tied+untie-rows=mask": -1, free: 0.75}
     statement = f"Untying the mask alone does at least three quarters of that: {process}."
-    claims.append(Claim(statement, "stuck share", most, low=0))
+    claims.append(ExorClaim(statement, "stuck share", most, low=0))
     little = {tied: 0.75, f"{rows}tied+untie-rows=labels": -1, free: 0.25}
     statement = f"Untying the labels alone does less than a quarter of that: {process}."
-    claims.append(Claim(statement, "stuck share", little, high=0))
+    claims.append(ExorClaim(statement, "stuck share", little, high=0))
     # (d) Our idea: if a row's being tied is the cause, it is one where nothing else is tied. Bound
     # as in (b).
     for name in ("never-targets", "mask", "labels"):
         tied_rows = {f"{rows}untied+tie-rows={name}": 1, f"{published}untied": -1}
         statement = f"Tying {name} alone keeps more untied seeds stuck: {process}."
-        claims.append(Claim(statement, "stuck share", tied_rows, low=SHARE))
+        claims.append(ExorClaim(statement, "stuck share", tied_rows, low=SHARE))
 # (e) The paper's idea, that tying costs nothing where the hypothesis holds, without its confound.
 for process in ("ydh", "main with p(X) = 0.5"):
     cost = gap("+targets-only", PROCESSES[process][1])
     statement = f"Targets only, tying costs nothing: {process}."
-    claims.append(Claim(statement, "loss", cost, -NATS, NATS, source=PAPER))
+    claims.append(ExorClaim(statement, "loss", cost, -NATS, NATS, source=PAPER))
 # (f) The paper's idea, that tying costs more where the hypothesis fails, without its confound.
 # Bound 0: a sign.
 for fails, holds in (("main", "main with p(X) = 0.5"), ("ndh", "ydh")):
     more = gap("+targets-only", PROCESSES[fails][1]) | gap("+targets-only", PROCESSES[holds][1], -1)
     statement = f"Targets only, tying costs more in {fails} than in {holds}."
-    claims.append(Claim(statement, "loss", more, low=0, source=PAPER))
+    claims.append(ExorClaim(statement, "loss", more, low=0, source=PAPER))
 # (g) Our idea: a bias took half off where the hypothesis holds, too, for it made up for never-
 # targets.
 ydh = PROCESSES["ydh"][1]
 taken_off = gap("+targets-only", ydh) | gap("+targets-only+bias", ydh, -1)
 statement = "Targets only, a bias takes nothing off what tying costs: ydh."
-claims.append(Claim(statement, "loss", taken_off, -NATS, NATS))
+claims.append(ExorClaim(statement, "loss", taken_off, -NATS, NATS))

@@ -18,7 +18,7 @@ inconclusive.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="norm-conflict",
@@ -43,14 +43,14 @@ experiment = Experiment(
 
 claims = (
     # Power 0.99 at a share of 0.054 with the gain, 0.76 at 0.07, 0.37 at 0.08.
-    Claim(
+    ExorClaim(
         "One learned length of the mask's output row frees as many seeds as a row of its own.",
         "stuck share",
         {"tied+gain=mask": 1, "tied+untie-rows=mask": -1},
         high=0.05,
     ),
     # Power 1.00 at a share of 0.06 with c, 0.96 at 0.08.
-    Claim(
+    ExorClaim(
         "A short input row frees tied seeds, at least three quarters of those that untying the"
         " mask's row frees.",
         "stuck share",
@@ -58,7 +58,7 @@ claims = (
         low=0,
     ),
     # Power 0.98 if both shares are equal.
-    Claim(
+    ExorClaim(
         "Minus the tied row as the mask's output row changes little.",
         "stuck share",
         {"tied+minus=mask": 1, "tied": -1},
@@ -67,7 +67,7 @@ claims = (
     ),
     # Of the gap 0.059 that is left with targets only. Power 0.98 if the gains remove all of it,
     # 0.82 if three quarters, 0.42 if half.
-    Claim(
+    ExorClaim(
         "With targets only, a gain for every output row lowers the tying gap.",
         "loss",
         {

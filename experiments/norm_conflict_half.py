@@ -32,7 +32,7 @@ fewer seeds than a row of its own, and minus the row frees a third of the stuck 
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 SEEDS = range(8192, 8192 + 1024)
 
@@ -60,14 +60,14 @@ LONG = f"{CONTROLS}untied+input-norm=3"
 claims = (
     # (a) 0.05 is less than a fifth of the difference that untying the mask's row makes (0.27).
     # Power 0.99 at a share of 0.08 with the gain, 0.86 at 0.10, 0.46 at 0.11.
-    Claim(
+    ExorClaim(
         "One learned length of the mask's output row frees as many seeds as a row of its own.",
         "stuck share",
         {"tied+gain=mask": 1, "tied+untie-rows=mask": -1},
         high=0.05,
     ),
     # (b) Expected 0.3 to 0.5: 40 of 64 against 6 in the other program. Power 0.86 at 0.30.
-    Claim(
+    ExorClaim(
         "A long input row traps seeds whose mask is untied.",
         "stuck share",
         {f"{CONTROLS}tied+untie-rows=mask+input-norm=3": 1, "tied+untie-rows=mask": -1},
@@ -75,7 +75,7 @@ claims = (
     ),
     # (c) s(tied) - s(c) > 3/4 (s(tied) - s(mask untied)), all on one side. Power 0.99 at a share of
     # 0.10 with c, 0.75 at 0.12.
-    Claim(
+    ExorClaim(
         "A short input row frees tied seeds, at least three quarters of those that untying the"
         " mask's row frees.",
         "stuck share",
@@ -84,7 +84,7 @@ claims = (
     ),
     # (d) If predicting the mask itself were the trap, minus the row would free. Power 0.94 if both
     # shares are equal, 0.67 at a difference of 0.03.
-    Claim(
+    ExorClaim(
         "Minus the tied row as the mask's output row changes little.",
         "stuck share",
         {"tied+minus=mask": 1, "tied": -1},
@@ -93,14 +93,14 @@ claims = (
     ),
     # (e) If the gain freed by training fast, it would in both roles. Seen: 32 of 64 against 14, so
     # only the lower side is claimed. Power 1.00 at a share of 0.45, 0.63 if both are equal.
-    Claim(
+    ExorClaim(
         "The same factor in both roles does not free tied seeds.",
         "stuck share",
         {f"{CONTROLS}tied+shared-gain=mask": 1, "tied": -1},
         low=-0.1,
     ),
     # (f) Not seen before. Power 0.99 at a share of 0.15 with c = 3, 0.50 at 0.10.
-    Claim(
+    ExorClaim(
         "A long input row traps tied seeds even if the mask is not among the outputs.",
         "stuck share",
         {f"{CONTROLS}tied+targets-only+input-norm=3": 1, f"{CONTROLS}tied+targets-only": -1},
@@ -108,13 +108,13 @@ claims = (
     ),
     # (g) A half, on either side: the paths need not add up. Not seen before. Power 0.99 where the
     # residual path alone has 0.8 of the difference, and where the other has 0.2 of it.
-    Claim(
+    ExorClaim(
         "Long on the residual path only, the row traps at least half as many seeds as on both.",
         "stuck share",
         {f"{CONTROLS}untied+input-norm=3+residual-only": 1, "untied": -0.5, LONG: -0.5},
         low=0,
     ),
-    Claim(
+    ExorClaim(
         "Long in queries, keys and values only, it traps less than half as many.",
         "stuck share",
         {f"{CONTROLS}untied+input-norm=3+qkv-only": 1, "untied": -0.5, LONG: -0.5},
@@ -125,7 +125,7 @@ claims = (
     # shorter at t (`jaxtie.results.statistics.exit_concordance`). 0.6 is about what the row says
     # early, when hardly any seed has left. Seeds 6000 to 6127: 0.675, deviation of a seed 0.38.
     # Power 1.00 at 0.675, 0.93 at 0.65.
-    Claim(
+    ExorClaim(
         "Of tied seeds still stuck, those with a shorter mask row leave next.",
         "exit concordance",
         "tied",

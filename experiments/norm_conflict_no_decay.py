@@ -18,7 +18,7 @@ Found (`why_seeds_get_stuck.md`): (h) holds; (i) is inconclusive, with an estima
 """
 
 from jaxtie import Experiment, Optimizer, Process
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="norm-conflict-no-decay",
@@ -36,7 +36,7 @@ experiment = Experiment(
 SHORT, DECAYED = "untied+input-norm=0.05", "untied+input-decay=0.1"
 claims = (
     # (h) Power 0.97; 0.75 at 0.08 with the short row.
-    Claim(
+    ExorClaim(
         "Without decay, a short input row frees untied seeds.",
         "stuck share",
         {SHORT: 1, "untied": -1},
@@ -44,7 +44,7 @@ claims = (
     ),
     # (i) At least half; three quarters would have power 0.40. Power 0.94 if both free alike, 0.51
     # at a share of 0.08 with decay.
-    Claim(
+    ExorClaim(
         "Decay of the mask's input row alone frees at least half as many.",
         "stuck share",
         {"untied": 0.5, SHORT: 0.5, DECAYED: -1},

@@ -16,7 +16,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import FORCE, PAPER_CLAIMS, Claim
+from jaxtie.exor.claims import FORCE, PAPER_CLAIMS, ExorClaim
 from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
@@ -32,30 +32,30 @@ MARGIN = (
 )
 
 claims = (
-    Claim("Tying costs.", "loss", COST, low=0, source=PAPER),
-    Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
-    Claim("A bias lowers the tied loss.", "loss", {"tied+bias": 1, "tied": -1}, high=0),
-    Claim(
+    ExorClaim("Tying costs.", "loss", COST, low=0, source=PAPER),
+    ExorClaim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
+    ExorClaim("A bias lowers the tied loss.", "loss", {"tied+bias": 1, "tied": -1}, high=0),
+    ExorClaim(
         "A bias leaves the untied loss as it is.",
         "loss",
         {"untied+bias": 1, "untied": -1},
         -MARGIN,
         MARGIN,
     ),
-    Claim(
+    ExorClaim(
         "A bias takes away some of what tying costs.",
         "loss",
         {**COST, "tied+bias": -1, "untied+bias": 1},
         low=0,
     ),
-    Claim(
+    ExorClaim(
         "Whether the bias decays is all one.",
         "loss",
         {"tied+undecayed-bias": 1, "tied+bias": -1},
         -MARGIN,
         MARGIN,
     ),
-    Claim(
+    ExorClaim(
         "Tying costs more than where the hypothesis holds.",
         "loss",
         COST,
@@ -64,19 +64,19 @@ claims = (
         source=PAPER,
     ),
     *PAPER_CLAIMS,
-    Claim(
+    ExorClaim(
         "Tied with a bias, X and Y are no longer held apart.",
         "decay ratio",
         "tied+bias",
         high=FORCE,
     ),
-    Claim(
+    ExorClaim(
         "A bias brings X and Y nearer in the tied table.",
         "reference ratio",
         {"tied+bias": 1, "tied": -1},
         high=1,
     ),
-    Claim(
+    ExorClaim(
         "Tied, a swap of X and Y moves predictions more.",
         "swap divergence",
         {"tied": 1, "untied": -1},

@@ -17,7 +17,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="output-bias-control",
@@ -34,14 +34,14 @@ COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias"
 MARGIN, FORCE = 0.05, 1.25  # as in `output_bias.py`
 
 claims = (
-    Claim("Tying costs.", "loss", COST, low=0),
-    Claim("With a bias, tying still costs.", "loss", COST_WITH_BIAS, low=0),
-    Claim(
+    ExorClaim("Tying costs.", "loss", COST, low=0),
+    ExorClaim("With a bias, tying still costs.", "loss", COST_WITH_BIAS, low=0),
+    ExorClaim(
         "A bias takes nothing away of what tying costs.",
         "loss",
         {**COST, "tied+bias": -1, "untied+bias": 1},
         -MARGIN,
         MARGIN,
     ),
-    Claim("Tied with a bias, X and Y are held apart.", "decay ratio", "tied+bias", low=FORCE),
+    ExorClaim("Tied with a bias, X and Y are held apart.", "decay ratio", "tied+bias", low=FORCE),
 )

@@ -12,7 +12,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import Claim, drawn_together, held_apart
+from jaxtie.exor.claims import ExorClaim, drawn_together, held_apart
 from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
@@ -27,15 +27,15 @@ COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias"
 MARGIN = 0.05  # as in `output_bias.py`
 
 claims = (
-    Claim("Tying costs.", "loss", COST, low=0, source=PAPER),
-    Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
-    Claim(
+    ExorClaim("Tying costs.", "loss", COST, low=0, source=PAPER),
+    ExorClaim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
+    ExorClaim(
         "A bias takes away some of what tying costs.",
         "loss",
         {**COST, "tied+bias": -1, "untied+bias": 1},
         low=0,
     ),
-    Claim(
+    ExorClaim(
         "Tying costs more than where the hypothesis holds.",
         "loss",
         COST,

@@ -12,7 +12,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import Claim, drawn_together
+from jaxtie.exor.claims import ExorClaim, drawn_together
 from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
@@ -27,8 +27,8 @@ COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias"
 MARGIN = 0.05  # as in `output_bias.py`
 
 claims = (
-    Claim("Tying costs nothing.", "loss", COST, -MARGIN, MARGIN, source=PAPER),
-    Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
+    ExorClaim("Tying costs nothing.", "loss", COST, -MARGIN, MARGIN, source=PAPER),
+    ExorClaim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
     drawn_together("untied", "A-B", source=PAPER),
     drawn_together("untied", "A-B", "output", PAPER),
     drawn_together("tied", "A-B", source=PAPER),

@@ -12,7 +12,7 @@ Time: 5 min an arm on two cores of an Intel Xeon while the machine had other wor
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="roles",
@@ -24,32 +24,32 @@ experiment = Experiment(
 INPUT_OFF, OUTPUT_OFF = "tied+input-gradient=0", "tied+output-gradient=0"
 
 claims = (
-    Claim(
+    ExorClaim(
         "Without the input role's gradient, X and Y are held apart.",
         "decay ratio",
         INPUT_OFF,
         low=1.25,
     ),
-    Claim(
+    ExorClaim(
         "Without the output role's gradient, X and Y are held apart.",
         "decay ratio",
         OUTPUT_OFF,
         low=1.25,
         opposite=True,
     ),
-    Claim(
+    ExorClaim(
         "The output role holds X and Y further apart than the input role.",
         "decay ratio",
         {INPUT_OFF: 1, OUTPUT_OFF: -1},
         1,
     ),
-    Claim(
+    ExorClaim(
         "The input role draws X and Y together in the tied table.",
         "decay ratio",
         {"tied": 1, INPUT_OFF: -1},
         high=1,
     ),
-    Claim(
+    ExorClaim(
         "Without the input role's gradient, a tied model does worse.",
         "loss",
         {INPUT_OFF: 1, "tied": -1},

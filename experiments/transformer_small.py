@@ -13,7 +13,7 @@ README.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import PAPER
 
 experiment = Experiment(name="transformer-small")
@@ -21,7 +21,7 @@ experiment = Experiment(name="transformer-small")
 # What else the paper says of this experiment is claimed in `output_bias.py`, which has its arms and
 # more seeds. This one was written when the seeds that judge it had been seen.
 claims = (
-    Claim(
+    ExorClaim(
         "Tied, the distance of X and Y fluctuates more than in the untied output table.",
         "fluctuation",
         {"tied": 1, "untied": -1},

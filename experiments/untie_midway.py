@@ -16,7 +16,7 @@ Time: 19 min for 128 seeds on two cores of an AMD EPYC while the machine had oth
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim, drawn_together, held_apart
+from jaxtie.exor.claims import ExorClaim, drawn_together, held_apart
 from jaxtie.results.claims import AUTHOR
 
 experiment = Experiment(
@@ -34,35 +34,35 @@ MARGIN = 0.05  # as in `output_bias.py`
 claims = (
     drawn_together(LATE, "X-Y", source=AUTHOR),
     held_apart(LATE, "X-Y", "output", AUTHOR),
-    Claim(
+    ExorClaim(
         "Untied at 75,000, X and Y end nearer in the input table.",
         "decay ratio",
         {LATE: 1, "tied": -1},
         high=1,
         source=AUTHOR,
     ),
-    Claim(
+    ExorClaim(
         "Untied at 75,000, the loss ends lower than tied.",
         "loss",
         {LATE: 1, "tied": -1},
         high=0,
         source=AUTHOR,
     ),
-    Claim(
+    ExorClaim(
         "Untied at 25,000, the loss ends lower than tied.",
         "loss",
         {EARLY: 1, "tied": -1},
         high=0,
         source=AUTHOR,
     ),
-    Claim(
+    ExorClaim(
         "Untied at 75,000, nothing is lost beside never tied.",
         "loss",
         {LATE: 1, "untied": -1},
         -MARGIN,
         MARGIN,
     ),
-    Claim(
+    ExorClaim(
         "Untied at 25,000, nothing is lost beside never tied.",
         "loss",
         {EARLY: 1, "untied": -1},

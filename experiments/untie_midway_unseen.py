@@ -20,7 +20,7 @@ Time: 65 minutes on two cores while the machine had other work.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import AUTHOR
 
 MARGIN = 0.05  # nat, as in `untie_midway.py`
@@ -36,7 +36,7 @@ experiment = Experiment(
 )
 
 claims = [
-    Claim(
+    ExorClaim(
         f"Untied at {step:,}, the loss ends lower than tied.",
         "loss",
         {f"untied@{step}": 1, "tied": -1},
@@ -45,7 +45,7 @@ claims = [
     )
     for step in STEPS
 ] + [
-    Claim(
+    ExorClaim(
         f"Untied at {step:,}, nothing is lost beside never tied.",
         "loss",
         {f"untied@{step}": 1, "output-bias: untied": -1},

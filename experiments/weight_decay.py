@@ -15,7 +15,7 @@ Time: 17 min an arm on two cores of an Intel Xeon.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="weight-decay",
@@ -31,7 +31,7 @@ WITHOUT = {"sweep_point": {"weight_decay": 0.0}}
 COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied": -1}
 
 claims = (
-    Claim(
+    ExorClaim(
         "Without decay, X and Y come together in the untied input table.",
         "decay ratio",
         "untied",
@@ -39,7 +39,7 @@ claims = (
         opposite=True,
         **WITHOUT,
     ),
-    Claim(
+    ExorClaim(
         "Without decay, A and B come together in the untied input table.",
         "decay ratio",
         "untied",
@@ -48,7 +48,7 @@ claims = (
         pair="A-B",
         **WITHOUT,
     ),
-    Claim(
+    ExorClaim(
         "Without decay, A and B come together in the untied output table.",
         "decay ratio",
         "untied",
@@ -57,7 +57,7 @@ claims = (
         table="output",
         **WITHOUT,
     ),
-    Claim(
+    ExorClaim(
         "Without decay, X and Y stay apart in the untied output table.",
         "decay ratio",
         "untied",
@@ -65,7 +65,7 @@ claims = (
         table="output",
         **WITHOUT,
     ),
-    Claim(
+    ExorClaim(
         "Without decay, A and B come together in the tied table.",
         "decay ratio",
         "tied",
@@ -74,7 +74,7 @@ claims = (
         **WITHOUT,
     ),
     *(
-        Claim(
+        ExorClaim(
             f"At decay {decay:g}, X and Y are drawn together in the untied input table.",
             "decay ratio",
             "untied",
@@ -84,8 +84,8 @@ claims = (
         )
         for decay in (0.001, 0.01, 0.1, 0.3)
     ),
-    Claim("Without decay, tying costs.", "loss", COST, low=0, **WITHOUT),
-    Claim(
+    ExorClaim("Without decay, tying costs.", "loss", COST, low=0, **WITHOUT),
+    ExorClaim(
         "Without decay, tying with a bias costs, beside untied without.",
         "loss",
         COST_WITH_BIAS,

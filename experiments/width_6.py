@@ -16,7 +16,7 @@ Time: 4 min an arm on two cores of an Intel Xeon while the machine had other wor
 """
 
 from jaxtie import Experiment, Transformer
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 
 experiment = Experiment(
     name="width-6",
@@ -27,9 +27,9 @@ experiment = Experiment(
 )
 
 claims = (
-    Claim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
-    Claim("Tying with a bias costs.", "loss", {"tied+bias": 1, "untied": -1}, low=0),
-    Claim(
+    ExorClaim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
+    ExorClaim("Tying with a bias costs.", "loss", {"tied+bias": 1, "untied": -1}, low=0),
+    ExorClaim(
         "Tying costs less than at width 4.",
         "loss",
         {"tied": 1, "untied": -1},

@@ -18,14 +18,13 @@ from jaxtie.compare import decide
 from jaxtie.config import UserError, check, check_path, is_number
 from jaxtie.tying.budget import Budget, budget
 
-MARGIN = 0.01  # nat
 NAMED = 8  # models
 SHARE, FIRST = 0.1, 2  # of the tokens, for the test that is planned; seeds to begin with
 # Bytes of a parameter: in training of weight, gradient and Adam's two moments; in use of a weight.
 TRAINING = {"float32": 16, "bf16 with float32 moments": 12, "bf16 with int8 moments": 6}
 IN_USE = {"float32": 4, "bf16": 2, "int8": 1}
 # Names in configurations on the hub.
-NAMES = {
+SIZE_NAMES = {
     "width": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "vocabulary": ("vocab_size",),
@@ -119,7 +118,7 @@ def advise(
     layers: int | None = None,
     vocabulary: int | None = None,
     tokens: float | None = None,
-    margin: float = MARGIN,
+    margin: float = decide.MARGIN,
 ) -> Advice:
     """Advise on tying at a size, as `jaxtie advise` does; trains nothing.
 
@@ -204,7 +203,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     )
     found = {
         name: next((config[key] for key in keys if config.get(key) is not None), None)
-        for name, keys in NAMES.items()
+        for name, keys in SIZE_NAMES.items()
     }
     found = {name: size for name, size in found.items() if size is not None}
     if "heads" not in found:
@@ -229,7 +228,7 @@ def _default(
             f" shows that tying costs more than {margin:g} nat"
         )
     close = near[np.abs(np.log(near["parameters"] / untied)) <= math.log(known.CLOSE)]
-    close = close[~(close["tokens"] < known.SHORT * close["parameters"])]
+    close = close[~(close["tokens"] < known.BARELY_TRAINED * close["parameters"])]
     close = close[~close["differed"].str.contains(known.LATE, na=False)]
     gaps = [f"{own.gap_nats:+.3f} at {short(own.parameters)}" for own in close.itertuples()]
     shown = f"are {', '.join(gaps)}; each has its own recipe, and none is of your model"

@@ -13,10 +13,10 @@ SINCE = 2024  # habits are those of models of this year and later
 OBJECTIVES = ("causal", "masked", "span corruption")
 CLOSE = 4.0  # sizes that differ by a larger factor are far
 UNKNOWN = math.log(10)  # distance of a size that is not stated, and of models of `OTHER` kinds
-OTHER = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
+OTHER_MODELS = "LSTM|recurrent|gated unit|highway|n-grams|encoder-decoder"
 SHOWN, OTHERS = 4, 2  # comparisons with a gap in nats, and without
 LATE = "tied for the first"  # of untied models that were tied at first
-SHORT = 2.0  # tokens per parameter; models that saw fewer hardly trained
+BARELY_TRAINED = 2.0  # tokens per parameter; models that saw fewer hardly trained
 MATCHED = {"same width": "equal width", "same parameters": "equal parameters"}
 
 
@@ -62,7 +62,7 @@ def nearest(parameters: float, vocabulary: float, tokens: float | None) -> pd.Da
     ):
         if size:
             far = far + weight * np.abs(np.log(found[name] / size)).fillna(UNKNOWN)
-    far = far + UNKNOWN * found["what"].str.contains(OTHER)
+    far = far + UNKNOWN * found["what"].str.contains(OTHER_MODELS)
     code = found["source"].str.replace(r"(,| PR).*", "", regex=True)
     order = found.assign(far=far, code=code).sort_values("far", kind="stable")
     order = order.drop_duplicates(["code", "matched"])
@@ -75,7 +75,7 @@ def line(own: Any) -> str:
     known, parts = own.gap_nats == own.gap_nats, [f"{short(own.parameters)} untied"]
     parts += [f"vocabulary {own.vocabulary:,.0f}"] if own.vocabulary > 0 else []
     parts += [f"{short(own.tokens)} tokens"] if own.tokens > 0 else []
-    parts[-1] += " (hardly trained)" * (own.tokens < SHORT * own.parameters)
+    parts[-1] += " (hardly trained)" * (own.tokens < BARELY_TRAINED * own.parameters)
     parts += [f"{own.seeds} seed{'s' * (own.seeds > 1)}", MATCHED[own.matched]]
     parts += [f"rates {own.rates if isinstance(own.rates, str) else 'not stated'}"]
     result = f"{own.metric}: {own.tied:g} tied, {own.untied:g} untied"

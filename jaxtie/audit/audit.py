@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
-from jaxtie.audit.compare import Comparison, Progress, same_bytes, same_values, scan
+from jaxtie.audit.compare import ShowProgress, TableComparison, same_bytes, same_values, scan
 from jaxtie.audit.find import (
     Adapter,
     Embeddings,
@@ -28,7 +28,7 @@ class Audit:
     checkpoint: Checkpoint
     embeddings: Embeddings
     findings: tuple[Finding, ...]  # the one about tying first
-    comparison: Comparison | None  # of both embeddings, if there are two that can be compared
+    comparison: TableComparison | None  # of both embeddings, if there are two that can be compared
 
     @property
     def status(self) -> int:
@@ -83,7 +83,7 @@ def audit(
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
     allowed: Collection[str] = (),
-    progress: Progress = lambda *_: None,
+    progress: ShowProgress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
 
@@ -108,7 +108,7 @@ def audit(
     return Audit(checkpoint, embeddings, findings_of(facts, allowed), facts.comparison)
 
 
-def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
+def _unequal(embeddings: Embeddings, where: Path, progress: ShowProgress) -> tuple[str, ...]:
     """Return the names of tables of an encoder that differ from the input embedding.
 
     Raises:
@@ -127,7 +127,7 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
 
 
 def _gather(
-    checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | None, progress: Progress
+    checkpoint: Checkpoint, embeddings: Embeddings, adapter: Adapter | None, progress: ShowProgress
 ) -> Facts:
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
@@ -151,7 +151,7 @@ def _gather(
 
 
 def _packed_alike(
-    checkpoint: Checkpoint, embeddings: Embeddings, progress: Progress
+    checkpoint: Checkpoint, embeddings: Embeddings, progress: ShowProgress
 ) -> bool | None:
     """Return whether two embeddings packed in one way are equal; None if that cannot be said."""
     if len(embeddings.packed) < 2 or embeddings.output is None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import ClassVar, get_args
 
 from jaxtie.audit.audit import Audit, audit
-from jaxtie.audit.checkpoint import MAIN, whole
+from jaxtie.audit.checkpoint import MAIN_FILES, whole
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import CAUSES, Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
-from jaxtie.audit.repair import How, repairs_of, write_repaired
+from jaxtie.audit.repair import RepairKind, repairs_of, write_repaired
 from jaxtie.config import UserError, check
 from jaxtie.options import argument, escape, flag, option, parse_command, parse_path, run_command
 
@@ -126,15 +126,15 @@ def _run(options: AuditOptions) -> int:
 def _checkpoint(paths: Sequence[Path]) -> Path:
     """Return the checkpoint that a path means, or several of its files that a hook names."""
     found = dict.fromkeys(map(whole, paths))
-    own = [path for path in found if path.parent not in found or path.name not in MAIN]
+    own = [path for path in found if path.parent not in found or path.name not in MAIN_FILES]
     shown = f", not {len(own)}: {', '.join(map(str, own[:3]))}" if own else ""
     check(len(own) == 1, f"expected PATH, one checkpoint{shown}")
     return own[0]
 
 
-def _how(options: AuditOptions) -> How | None:
+def _how(options: AuditOptions) -> RepairKind | None:
     """Return which repair the options ask for, if any."""
-    chosen: list[How] = [how for how in get_args(How) if getattr(options, how)]
+    chosen: list[RepairKind] = [how for how in get_args(RepairKind) if getattr(options, how)]
     is_fit = len(chosen) == int(options.write is not None)
     check(is_fit, "--write NEW: expected with one of --tie, --untie and --flags, and they with it")
     others = options.adapter or options.json or options.allow

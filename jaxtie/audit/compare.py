@@ -24,8 +24,8 @@ PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 # The same bits; after casting one table to the other's type; but for a factor; or none of these.
 Relation = Literal["bits", "cast", "scale", "different"]
-Progress = Callable[[str, int, int], None]  # (unit, number done, total)
-Item = TypeVar("Item")
+ShowProgress = Callable[[str, int, int], None]  # (unit, number done, total)
+BlockFacts = TypeVar("BlockFacts")
 
 
 class RowFacts(NamedTuple):
@@ -38,7 +38,7 @@ class RowFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableComparison:
     """How an output embedding relates to an input embedding."""
 
     relation: Relation  # of all rows but `differing`
@@ -81,8 +81,8 @@ def row_facts(rows: np.ndarray) -> RowFacts:
 
 
 def scan(
-    first: EmbeddingTable, second: EmbeddingTable | None, progress: Progress
-) -> tuple[RowFacts, RowFacts | None, Comparison | None]:
+    first: EmbeddingTable, second: EmbeddingTable | None, progress: ShowProgress
+) -> tuple[RowFacts, RowFacts | None, TableComparison | None]:
     """Read every row of one table, or of two of the same width, and compare those.
 
     Returns:
@@ -103,7 +103,7 @@ def scan(
     blocks = _by_blocks(common, first, compare, progress, "rows compared")
     first_facts, second_facts, equals, largest, signs = zip(*blocks, strict=True)
     equal = np.concatenate(equals)
-    comparison = Comparison(
+    comparison = TableComparison(
         relation if equal.any() else "different",
         scale,
         first.transposed != second.transposed,
@@ -120,7 +120,7 @@ def scan(
     )
 
 
-def _facts_from(table: EmbeddingTable, begin: int, progress: Progress) -> list[RowFacts]:
+def _facts_from(table: EmbeddingTable, begin: int, progress: ShowProgress) -> list[RowFacts]:
     def read(start: int, stop: int) -> RowFacts:
         return row_facts(table.block(begin + start, begin + stop))
 
@@ -131,7 +131,7 @@ def _joined(parts: Sequence[RowFacts]) -> RowFacts:
     return RowFacts(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def same_values(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> bool:
+def same_values(new: EmbeddingTable, old: EmbeddingTable, progress: ShowProgress) -> bool:
     """Return whether two tables have the same values; True if packed values hide it."""
     if (new.vocabulary, new.width) != (old.vocabulary, old.width):
         return False
@@ -146,7 +146,7 @@ def same_values(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) ->
     return all(equal.all() for equal in blocks)
 
 
-def same_bytes(first: StoredTensor, second: StoredTensor, progress: Progress) -> bool | None:
+def same_bytes(first: StoredTensor, second: StoredTensor, progress: ShowProgress) -> bool | None:
     """Return whether two packed tensors are equal byte for byte; None if they are packed apart."""
     kinds = [(one.shape, one.stored) for one in (first, second)]
     is_raw = all(one.dtype is not None or one.bytes_of_row for one in (first, second))
@@ -166,10 +166,10 @@ def same_bytes(first: StoredTensor, second: StoredTensor, progress: Progress) ->
 def _by_blocks(
     count: int,
     table: EmbeddingTable,
-    read: Callable[[int, int], Item],
-    progress: Progress,
+    read: Callable[[int, int], BlockFacts],
+    progress: ShowProgress,
     what: str,
-) -> Iterator[Item]:
+) -> Iterator[BlockFacts]:
     """Call `read` with blocks of `count` rows, some at once; yield the results in order."""
     row_bytes = table.width * table.tensor.size // math.prod(table.tensor.shape)
     size = max(1, BLOCK_BYTES // row_bytes)

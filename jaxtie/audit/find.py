@@ -25,7 +25,7 @@ from jaxtie.audit.knowledge import (
 from jaxtie.audit.stored import StoredTensor, from_mapped, refuse_pointer
 from jaxtie.config import UserError, check
 
-SHOWN = 12  # candidates in an error
+MOST_CANDIDATES = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
 CODEBOOK = re.compile(r"(?:^|\.)embed_tokens\.\d+\.weight$")
@@ -172,7 +172,7 @@ def _find_only_head(checkpoint: Checkpoint) -> Embeddings:
 
 def _no_input(tensors: Tensors) -> str:
     names = sorted(_two_dimensional(tensors), key=lambda name: "emb" not in name.lower())
-    shown = ", ".join(map(repr, names[:SHOWN])) or "none"
+    shown = ", ".join(map(repr, names[:MOST_CANDIDATES])) or "none"
     return f"found no input embedding by its name; give --input; tensors of two dimensions: {shown}"
 
 
@@ -306,7 +306,7 @@ def several_tables(names: Sequence[str], role: str) -> str:
     """Return an error that asks which of several tables is meant."""
     return (
         f"{len(names)} tensors may be the {role} embedding, perhaps of several models;"
-        f" give one as --{role}: " + ", ".join(map(repr, names[:SHOWN]))
+        f" give one as --{role}: " + ", ".join(map(repr, names[:MOST_CANDIDATES]))
     )
 
 

@@ -1,6 +1,6 @@
 """The rules of the audit: each yields findings with a fix and the behaviour of loaders.
 
-To add a rule, write a function of `Facts` that yields findings and add it to `RULES`.
+To add a rule, write a function of `Facts` that yields findings and add it to `AUDIT_RULES`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxtie.audit.checkpoint import Checkpoint
-from jaxtie.audit.compare import Comparison, RowFacts
+from jaxtie.audit.compare import RowFacts, TableComparison
 from jaxtie.audit.find import Adapter, Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import DEFAULTS, NAMES, is_encoder, loader_lines, missing_sides
 
 KINDS: dict[str, Any] = NAMES["kinds"]
-SHOWN_NAMES = 5
+MOST_LISTED = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
 SHARD_COVERAGE = 0.8  # of a shard must be in a set of ids
@@ -46,7 +46,7 @@ class Facts:
 
     checkpoint: Checkpoint
     embeddings: Embeddings
-    comparison: Comparison | None  # of both embeddings, if there are two that can be compared
+    comparison: TableComparison | None  # of both embeddings, if there are two that can be compared
     # Of "input" and, if it differs, "output", but none that is packed.
     rows: Mapping[str, RowFacts]
     unequal: tuple[str, ...]  # names of tables of an encoder that differ from the input
@@ -103,7 +103,7 @@ class Facts:
 
 def findings_of(facts: Facts, allowed: Collection[str] = ()) -> tuple[Finding, ...]:
     """Apply all rules; the finding about tying comes first."""
-    found = (finding for rule in RULES for finding in rule(facts))
+    found = (finding for rule in AUDIT_RULES for finding in rule(facts))
     reader = {"safetensors": "", "GGUF": "llama.cpp"}.get(facts.checkpoint.format, "no loader")
     return tuple(
         replace(
@@ -208,7 +208,7 @@ def _stored_once(facts: Facts) -> Finding:
     return Finding("once", "fine", f"Tied: {stored}{facts.says}.", "", loaders)
 
 
-def _how_equal(comparison: Comparison) -> str:
+def _how_equal(comparison: TableComparison) -> str:
     """Return ` after a cast, a transpose`, or ` in every bit` if they are equal as stored."""
     extra = comparison.extra
     ways = {
@@ -223,7 +223,7 @@ def _how_equal(comparison: Comparison) -> str:
     return f" after {shown}" if shown else " in every bit"
 
 
-def _scaled(facts: Facts, comparison: Comparison) -> Finding:
+def _scaled(facts: Facts, comparison: TableComparison) -> Finding:
     scale, width = comparison.scale, facts.embeddings.input.width
     root = " (√D)" if abs(scale**2 / width - 1) < 0.01 else ""
     how = f"up to a scale: output = {scale:.6g}{root} × input."
@@ -327,8 +327,8 @@ def _index_and_files(facts: Facts) -> Iterator[Finding]:
         ("tensor-without-index", facts.checkpoint.unlisted, "in a file, but not in the index"),
     ):
         if names:
-            shown = ", ".join(map(repr, names[:SHOWN_NAMES]))
-            more = ", ..." if len(names) > SHOWN_NAMES else ""
+            shown = ", ".join(map(repr, names[:MOST_LISTED]))
+            more = ", ..." if len(names) > MOST_LISTED else ""
             subject = "1 name is" if len(names) == 1 else f"{len(names):,} names are"
             text = f"{subject} {where}: {shown}{more}."
             fix = "restore what is missing, or rebuild the index from the files if nothing is"
@@ -563,7 +563,7 @@ def _token_list(facts: Facts) -> Iterator[Finding]:
         yield Finding("token-list", "wrong", text, fix, loader_lines("token_list"))
 
 
-RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+AUDIT_RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _tying,
     _layout,
     _index_and_files,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, UNTIED, check_link
-from jaxtie.audit.compare import Progress
+from jaxtie.audit.compare import ShowProgress
 from jaxtie.audit.findings import describe_ids, find_shard
 from jaxtie.audit.flags import levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
@@ -29,26 +29,26 @@ from jaxtie.audit.knowledge import (
 )
 from jaxtie.config import UserError, check, check_path
 
-How = Literal["tie", "untie", "flags"]
+RepairKind = Literal["tie", "untie", "flags"]
 MARK = "one embedding is a copy of the other"
 PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
 BLOCK = 2**24  # bytes that are copied together
-MARGIN = 2**20  # bytes of headers and of JSON that may be added
+ADDED_BYTES = 2**20  # bytes of headers and of JSON that may be added
 EQUAL = ("equal", "untied-but-equal", "untied-copy")
 DIFFERENT = ("different", "tied-but-different")
 DRAFT = ("draft", "draft-tied")
 LOST = "untied-but-once"
 IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
-ONCE = ("once", "lone", LOST, "top-missing")
+STORED_ONCE = ("once", "lone", LOST, "top-missing")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
-KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
+KNOWN = (*STORED_ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".tflite", ".ot")
-SHOWN = 5
+MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Plan:
 def write_repaired(
     path: Path,
     new: Path,
-    how: How,
+    how: RepairKind,
     *,
     names: tuple[str | None, str | None] = (None, None),
-    progress: Progress = lambda *_: None,
+    progress: ShowProgress = lambda *_: None,
 ) -> tuple[Audit, str]:
     """Write a repaired copy of a folder of safetensors, and audit it.
 
@@ -91,7 +91,7 @@ def write_repaired(
     done = "; ".join(_report(found, plan, files))
     size = sum((folder / name).stat().st_size for name in files)
     size += found.embeddings.input.tensor.size * len(plan.add)
-    free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
+    free, needed = shutil.disk_usage(new.parent).free, size + ADDED_BYTES
     check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
     left = f"{partial}: an interrupted repair left this folder; remove it"
@@ -126,7 +126,7 @@ def _check_paths(found: Audit, new: Path) -> None:
     check(not is_inside, f"--write {new}: is inside {folder}; give a folder elsewhere")
 
 
-def repairs_of(found: Audit) -> Iterator[How]:
+def repairs_of(found: Audit) -> Iterator[RepairKind]:
     """Yield the repairs of a faulty checkpoint that are certain."""
     for how in ("flags", "tie"):
         with contextlib.suppress(UserError):
@@ -134,7 +134,7 @@ def repairs_of(found: Audit) -> Iterator[How]:
             yield how
 
 
-def plan_repair(found: Audit, how: How) -> Plan:
+def plan_repair(found: Audit, how: RepairKind) -> Plan:
     """Decide what to change; UserError if that is not certain."""
     try:
         _check_folder(found)
@@ -162,7 +162,7 @@ def _check_folder(found: Audit) -> None:
     check(not further, f"{text} is meant to a folder of its own")
 
 
-def _plan(found: Audit, how: How) -> Plan:
+def _plan(found: Audit, how: RepairKind) -> Plan:
     first, embeddings = found.findings[0], found.embeddings
     tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
     check(not is_lost or tied, f"--{how} would change the model: {first.text} {IF_LOST}")
@@ -172,10 +172,10 @@ def _plan(found: Audit, how: How) -> Plan:
         return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy"))
     is_whole = not embeddings.only_head
     check(is_whole, f"only the head, {only}, is stored; store it as the input embedding, too")
-    if first.code in ONCE and tied:
+    if first.code in STORED_ONCE and tied:
         return Plan(True)
     # A copy of packed values would lack their scales.
-    if first.code in ONCE and not embeddings.packed:
+    if first.code in STORED_ONCE and not embeddings.packed:
         head = head_of(only)
         check(bool(head), f"--untie does not know the name of the head that belongs to {only}")
         return Plan(False, "", (head,), only, is_copy=True)
@@ -225,7 +225,7 @@ def _check_alone(found: Audit, plan: Plan) -> None:
         is_like = is_state or tensor.shape == tensors[changed].shape
         is_like &= _module(name) == _module(changed) and not is_copy(name)
         further += [name] if is_like else []
-    names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
+    names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:MOST_NAMES])
     text = f"holds {names}, too, the state of an optimizer or another set of parameters, which has"
     check(not names, f"{text} to change with {changed}; change both in the program that trains")
 
@@ -255,8 +255,8 @@ def _report(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
     left = [one for one in paths if one not in own]
     if left:
-        names = [str(one.relative_to(found.checkpoint.path)) for one in left[:SHOWN]]
-        more = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
+        names = [str(one.relative_to(found.checkpoint.path)) for one in left[:MOST_NAMES]]
+        more = f" and {len(left) - MOST_NAMES:,} more" if len(left) > MOST_NAMES else ""
         yield f"not repaired, and copied as they are: {', '.join(names)}{more}"
 
 

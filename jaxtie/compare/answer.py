@@ -17,7 +17,6 @@ from jaxtie.config import UserError, check, is_number
 from jaxtie.results import plots
 from jaxtie.results.tables import json_numbers
 
-MARGIN = 0.01  # nat
 LARGEST = 30.0  # nat per token: ln of a vocabulary of 10^13
 BITS = 0.5  # bits per byte in a nat per token, about; scales the deviation of published seeds
 MEANING = {
@@ -189,7 +188,7 @@ def compare(
     b: str | Path | Sequence[str | Path],
     *,
     column: str | None = None,
-    margin: float = MARGIN,
+    margin: float = decide.MARGIN,
     paired: bool = True,
 ) -> Comparison:
     """Compare two sets of training runs, as `jaxtie compare A B` does.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+MARGIN = 0.01  # nat: a gap that matters, unless a user says otherwise
 ERROR, POWER = 0.1, 0.8  # of intervals, to miss the gap; of plans, to decide
 # Deviation of a loss over seeds, nat: the geometric mean of the four comparisons in
 # advise/published-comparisons.csv that state one (0.0014, 0.0025, 0.004, 0.036). Plans

@@ -25,7 +25,7 @@ AXES = {
     "tokens": r"(.*_)?tokens?(_seen|_trained)?",
     "epoch": r"(train_)?epochs?",
 }
-SEEDS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
+SEED_COLUMNS = r"(config_|random_)?seed|run(_?(id|name))?|name|trial|replicate"
 ARMS = r"(config_)?(arm|variant|group|tied|tying|tie_.*|.*_tying)"
 SPLITS = r"split|subset|phase|stage|mode|tag|metric|key"  # columns that name a split
 WHERE = {
@@ -44,7 +44,7 @@ LOSS = re.compile(
 )
 # Words of rows and columns that are no loss of one run, and of columns that are no loss at all.
 SUMMARY = set("min max mean avg average median std sem ci".split())
-OTHER = SUMMARY | set("best lower upper scale norm aux delta diff gap ratio".split())
+NOT_OF_ONE_RUN = SUMMARY | set("best lower upper scale norm aux delta diff gap ratio".split())
 NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
 # Settings in names of runs.
 SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -273,7 +273,7 @@ def _read_losses(
         found = [name for name, own in names.items() if re.fullmatch(pattern, own)]
         found.sort(key=lambda name: ("global" not in names[name], name.startswith("_")))
         axes[axis] = next(iter(found), "")
-    seeds = [name for name, own in names.items() if re.fullmatch(SEEDS, own)]
+    seeds = [name for name, own in names.items() if re.fullmatch(SEED_COLUMNS, own)]
     seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
     others = [name for name in names if name not in (*axes.values(), *seeds)]
     runs, metrics = ({name: _split(name)[i] for name in others} for i in (0, 1))
@@ -398,7 +398,7 @@ def _select(
     columns = {name: _normal(name) for name in table}
     arms, seeds, splits = (
         [name for name in columns if re.fullmatch(pattern, columns[name])]
-        for pattern in (ARMS, SEEDS, SPLITS)
+        for pattern in (ARMS, SEED_COLUMNS, SPLITS)
     )
     texts = [name for name in columns if not table[name].str.fullmatch(r"[\d.,e+-]*").all()]
     for name in () if selected is None else (*arms, *seeds, *texts):
@@ -443,7 +443,7 @@ def _split(name: str) -> tuple[str, str]:
 def _kind(metric: str, is_chosen: bool = False) -> tuple[str, str] | None:
     """Return the source and the unit of a loss by its name; None of other columns."""
     own = _normal(metric or "loss")
-    if not is_chosen and (not LOSS.fullmatch(own) or OTHER & set(own.split("_"))):
+    if not is_chosen and (not LOSS.fullmatch(own) or NOT_OF_ONE_RUN & set(own.split("_"))):
         return None
     source = next((name for name, pattern in WHERE.items() if re.search(pattern, own)), "")
     return source, next((name for name in UNITS if re.search(UNITS[name], own)), "nat")

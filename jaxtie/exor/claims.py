@@ -57,7 +57,7 @@ def _exit_concordance(results: xr.Dataset, *_: str) -> xr.DataArray:
     return values.where(results["diverged_at"] < 0)
 
 
-class Claim(claims.Claim):
+class ExorClaim(claims.Claim):
     """A claim about a run on EXor.
 
     Its quantities are those of all tasks, and at the last step: `loss`, exact on the training
@@ -85,27 +85,27 @@ class Claim(claims.Claim):
 
 def measured(results: xr.Dataset, quantity: str, pair: str, table: str) -> xr.DataArray:
     """Compute a quantity: (arm, swept names, seed); of ratios the logarithm."""
-    return Claim.quantities[quantity].measure(results, pair, table)
+    return ExorClaim.quantities[quantity].measure(results, pair, table)
 
 
 def drawn_together(
     arm: str, pair: str, table: Literal["input", "output"] = "input", source: str = ""
-) -> Claim:
+) -> ExorClaim:
     """Claim that a pair ends below 1 / FORCE of what decay alone leaves of its distance."""
     return _of_force("drawn together", arm, pair, table, source, high=1 / FORCE)
 
 
 def held_apart(
     arm: str, pair: str, table: Literal["input", "output"] = "input", source: str = ""
-) -> Claim:
+) -> ExorClaim:
     """Claim that a pair ends above FORCE times what decay alone leaves of its distance."""
     return _of_force("held apart", arm, pair, table, source, low=FORCE)
 
 
-def _of_force(seen: str, arm: str, pair: str, table: Any, source: str, **bound: Any) -> Claim:
+def _of_force(seen: str, arm: str, pair: str, table: Any, source: str, **bound: Any) -> ExorClaim:
     where = "" if arm.partition("+")[0] == "tied" else f" in the {table} table"
     statement = f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{where}."
-    return Claim(statement, "decay ratio", arm, pair=pair, table=table, source=source, **bound)
+    return ExorClaim(statement, "decay ratio", arm, pair=pair, table=table, source=source, **bound)
 
 
 PAPER_CLAIMS = (  # of a process with unequally likely zeros and equally likely ones

@@ -31,10 +31,6 @@ PUSH_VARIABLES = {
     for role in ("input", "output")
 }
 EARLY_PART = 1 / 15  # of the training; committed results have a record there
-CAPTION = (
-    "The output role's share of Adam's steps on the tied table over the steps of training, mean"
-    " over seeds with its 95 % confidence band; the input role has the rest"
-)
 
 
 def has_roles(results: xr.Dataset) -> bool:

@@ -28,7 +28,7 @@ JOIN_SECONDS = 300  # until all processes have joined
 MEET_SECONDS = 10.0
 FAREWELL = b"."  # sent by a process that ends properly
 _ending = threading.Lock()
-GONE = (
+PEER_LOST = (
     "another process of the run has ended; start all of them again by the same commands, and the"
     " run goes on"
 )
@@ -95,7 +95,7 @@ class Processes:
     def _end_for_a_loss(self) -> NoReturn:
         if self.watch:
             self.watch.kill()  # it may be about to print the same line
-        end_at_once(GONE)
+        end_at_once(PEER_LOST)
 
     def leave(self) -> None:
         """End properly, so that the others do not report a lost process."""
@@ -228,7 +228,7 @@ def _watch(processes: Processes) -> None:
             with contextlib.suppress(OSError):
                 if connection.recv(1) == FAREWELL:
                     return
-            end_at_once(GONE)
+            end_at_once(PEER_LOST)
 
         def accept() -> None:
             for _ in range(processes.count - 1):
@@ -238,5 +238,5 @@ def _watch(processes: Processes) -> None:
 
         threading.Thread(target=accept, daemon=True).start()
     else:
-        command = [sys.executable, "-S", "-c", WATCH, *map(str, (*address, os.getpid())), GONE]
+        command = [sys.executable, "-S", "-c", WATCH, *map(str, (*address, os.getpid())), PEER_LOST]
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

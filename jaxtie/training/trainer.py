@@ -129,7 +129,7 @@ def make_engine(config: TaskConfig, processes: Processes) -> Engine:
     return RowEngine(config, processes)
 
 
-class Estimate(NamedTuple):
+class RunCost(NamedTuple):
     """Measured cost of a program."""
 
     seconds: float  # for all members of an arm, all steps and evaluations
@@ -137,7 +137,7 @@ class Estimate(NamedTuple):
     speed: str  # in words, may be ""
 
 
-def estimate(engine: Engine, program: Any) -> Estimate:
+def estimate(engine: Engine, program: Any) -> RunCost:
     """Train a little and estimate the cost of an arm."""
     chunks, together, needed = engine.trial(program)
     first: list[Chunk] = []
@@ -152,7 +152,7 @@ def estimate(engine: Engine, program: Any) -> Estimate:
     of_member = of_step * engine.config.steps + evaluating * len(engine.config.eval_steps)
     members = -(-len(engine.config.members) // together) * together
     tokens = sum(chunk.tokens for chunk in rest) / training
-    return Estimate(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
+    return RunCost(of_member * members, needed, f"{tokens:,.0f} tokens/s" if tokens else "")
 
 
 def _tasks_of(config: TaskConfig) -> list[Task]:

@@ -73,7 +73,7 @@ def check_owner(params: Tree, tables: Tables) -> None:
         )
 
 
-def set_sizes(params: Tree, found: Sequence[Tables], source: Callable) -> Tree:
+def set_module_sizes(params: Tree, found: Sequence[Tables], source: Callable) -> Tree:
     """Put the number of rows into layers of Equinox that own a table, or get one filled in."""
     for tables in found:
         for path in (tables.input_now[:-1], tables.output[:-1]):

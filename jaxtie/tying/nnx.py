@@ -135,7 +135,7 @@ def find_in_module(
     state = nnx.state(model)
     if input is not None and output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
-    if output is None and (input is not None or not trees.find_embeddings(state)):
+    if output is None and (input is not None or not trees.embedding_roots(state)):
         one = _find_embed(model, input)
         if input is None:
             _refuse_head(state, one)
@@ -150,7 +150,7 @@ def _find_embed(model: nnx.Module, input: Place | None) -> Path:
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     ]
-    named = None if input is None else format_path(trees.parse_path(input))
+    named = None if input is None else format_path(trees.read_path(input))
     chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
         there = ", ".join(map(repr, map(format_path, paths))) or "none"
@@ -187,7 +187,7 @@ def _refuse_head(state: nnx.State, table: Path) -> None:
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = trees.parse_path(input), trees.parse_path(output)
+    one, other = trees.read_path(input), trees.read_path(output)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)

@@ -6,7 +6,7 @@ Shapes: V tokens, D width.
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,12 @@ from flax import nnx
 
 from jaxtie.tying import nnx as modules
 from jaxtie.tying import trees
-from jaxtie.tying.equinox import set_sizes
+from jaxtie.tying.equinox import set_module_sizes
 from jaxtie.tying.groups import check_state, list_parts
 from jaxtie.tying.head import Tree, on_auto_axes
-from jaxtie.tying.tie import find
+from jaxtie.tying.tie import AnyModel, find
 from jaxtie.tying.trees import Path, Place, Tables, format_path, get, put
 
-Params = TypeVar("Params")
 Places = dict[Path, tuple[int, np.ndarray]]  # axis of the vocabulary and source of its rows
 
 
@@ -41,7 +40,7 @@ class _Plan(NamedTuple):
 
 
 def resize(
-    params: Params,
+    params: AnyModel,
     opt_state: Tree,
     size: int | None = None,
     *,
@@ -124,7 +123,7 @@ def resize(
 
 
 def reset_rows(
-    params: Params,
+    params: AnyModel,
     opt_state: Tree,
     ids: Sequence[int],
     *,
@@ -133,7 +132,7 @@ def reset_rows(
     output: Place | None = None,
     transposed: bool | None = None,
     tx: optax.GradientTransformation | None = None,
-) -> tuple[Params, Tree]:
+) -> tuple[AnyModel, Tree]:
     """Let tokens begin anew, such as reserved ones: their rows, bias and optimizer state.
 
         params, opt_state = reset_rows(params, opt_state, [5, 6], tx=tx)
@@ -172,17 +171,17 @@ def _check_ids(
 
 
 def _apply(
-    params: Params,
+    params: AnyModel,
     opt_state: Tree,
     found: Sequence[Tables],
     plan: _Plan,
     tx: optax.GradientTransformation | None,
-) -> tuple[Params, Tree, Tree]:
+) -> tuple[AnyModel, Tree, Tree]:
     """Return parameters and state with new rows, and the mask of these."""
     init = tx and tx.init
     if not isinstance(params, nnx.Module):
         edited, places = _edit(params, found, plan)
-        edited = set_sizes(edited, found, plan.source)
+        edited = set_module_sizes(edited, found, plan.source)
         after = trees.arrays_of(edited)
         state = _edit_state(opt_state, trees.arrays_of(params), after, places, init)
         return edited, state, _mask(after, places)

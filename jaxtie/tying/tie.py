@@ -15,18 +15,18 @@ from jaxtie.tying.groups import edit_state, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import How, Place, Tables
 
-Params = TypeVar("Params")
+AnyModel = TypeVar("AnyModel")
 
 
 def untie(
-    params: Params,
+    params: AnyModel,
     opt_state: Tree = (),
     *,
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool = False,
     tx: optax.GradientTransformation | None = None,
-) -> tuple[Params, Tree]:
+) -> tuple[AnyModel, Tree]:
     """Give every embedding an output table: a copy of its input table, moments included.
 
     So logits and loss do not change. (Proposed by the author, ICML 2024, as "untying midway".)
@@ -80,7 +80,7 @@ def untie(
 
 
 def tie(
-    params: Params,
+    params: AnyModel,
     opt_state: Tree = (),
     how: How = "mean",
     *,
@@ -88,7 +88,7 @@ def tie(
     output: Place | None = None,
     transposed: bool | None = None,
     tx: optax.GradientTransformation | None = None,
-) -> tuple[Params, Tree]:
+) -> tuple[AnyModel, Tree]:
     """Undo `untie`: keep one table, and its moments: the input's, the output's or their mean.
 
     `tie(*untie(x)) == x` for every `how`. Arrays that are not floating-point are the input's. The

@@ -57,7 +57,7 @@ class Tables(NamedTuple):
 Edit = Callable[[Tables, Tree], Tree]
 
 
-def parse_path(place: Place) -> Path:
+def read_path(place: Place) -> Path:
     """Return the keys that a place names."""
     keys = place.split("/") if isinstance(place, str) else place
     return tuple(keys_of((x,))[0] if type(x).__module__.startswith("jax") else x for x in keys)
@@ -161,13 +161,13 @@ def find_tables(
 ) -> list[Tables]:
     """Find the embedding at these paths or, without paths, all that an `Embedding` created."""
     if input is not None and output is not None:
-        return [_tables_at(params, parse_path(input), parse_path(output), transposed)]
+        return [_tables_at(params, read_path(input), read_path(output), transposed)]
     if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
             " made"
         )
-    if not (roots := find_embeddings(params)):
+    if not (roots := embedding_roots(params)):
         raise ValueError(
             "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the"
             " parameters; name the tables by their paths: input=..., output=... (of a TrainState,"
@@ -181,7 +181,7 @@ def find_tables(
     return found
 
 
-def find_embeddings(params: Tree) -> list[Path]:
+def embedding_roots(params: Tree) -> list[Path]:
     """Return the paths of the dictionaries that an `Embedding` created."""
 
     def is_embedding(node: Tree) -> bool:

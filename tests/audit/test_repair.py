@@ -186,7 +186,7 @@ def test_a_copy_is_consistent_and_has_all_other_tensors_bit_for_bit(
 
 EVEN = np.where(np.arange(VOCABULARY)[:, None] % 2, A, B)
 # Note in the report of a copy -> tensors, configuration, option.
-NOTES: dict[str, tuple[Tensors, Mapping[str, Any], repair.How]] = {
+NOTES: dict[str, tuple[Tensors, Mapping[str, Any], repair.RepairKind]] = {
     "dropped lm_head.weight; every flag says tied; lm_head.weight differed in 256 of 512 rows (ids"
     " 0, 2, 4 and 253 more), which are lost": ({E: A, H: EVEN}, TIED, "tie"),
     "every flag says tied; the flag turns on the factor 1/√D of the logits": (
@@ -470,7 +470,7 @@ def test_a_copy_of_one_checkpoint_goes_to_a_new_folder(case: str, tmp_path: Path
 
 @pytest.mark.parametrize(("how", "needed"), [("tie", TABLE), ("untie", 2 * TABLE)])
 def test_a_disk_that_is_too_small_is_reported_before_anything_is_written(
-    how: repair.How, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: repair.RepairKind, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = {E: A, H: A} if how == "tie" else {E: A}
     old = write(tmp_path / "old", [tensors], V | TIED)

@@ -12,7 +12,7 @@ from made_up import PROCESSES, exor_results, stuck_results
 from jaxtie import Process
 from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import fluctuations
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import claim_values
 from jaxtie.results.statistics import Times, exit_concordance
 
@@ -112,7 +112,7 @@ def test_fluctuation_of_relative_changes_late_in_training(plateau_results):
     found = fluctuations(plateau_results)
     np.testing.assert_allclose(found.sel(own), 0.1 / math.sqrt(2), rtol=1e-9)
     kept = plateau_results.assign(fluctuation=found).sel(step=[0, 50, 100])
-    claimed = claim_values(kept, Claim("It moves.", "fluctuation", "tied"))
+    claimed = claim_values(kept, ExorClaim("It moves.", "fluctuation", "tied"))
     np.testing.assert_allclose(np.exp(claimed), 0.1 / math.sqrt(2), rtol=1e-9)
 
 
@@ -186,7 +186,7 @@ def test_a_claim_about_exit_concordance(plateau_results):
     norm = np.broadcast_to(left[..., None].astype(float), (2, 2, 6, 6))
     results["mask_norm"] = ("table", "arm", "seed", "eval_step"), norm
     results = results.assign_coords(table=["input", "output"])
-    claim = Claim("The shorter leave next.", "exit concordance", "untied", low=0.5)
+    claim = ExorClaim("The shorter leave next.", "exit concordance", "untied", low=0.5)
     np.testing.assert_allclose(claim_values(results, claim), 1)
     longer = results.assign(mask_norm=-results["mask_norm"])
     np.testing.assert_allclose(claim_values(longer, claim), 0)

@@ -23,7 +23,7 @@ from jaxtie.config import UserError
 from jaxtie.exor import config as exor
 from jaxtie.exor import tables
 from jaxtie.exor.analysis import LOSS_DECIMALS
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import claims_table
 from jaxtie.run import command, lifecycle
 
@@ -51,8 +51,8 @@ def test_committed_results_give_the_tables_of_the_run(results, tmp_path, monkeyp
     assert kept.nbytes < results.nbytes / 2
     claims = {
         "made-up": [
-            Claim("more", "loss", {"tied": 1, "untied": -1}, low=0),
-            Claim("1", "decay ratio", "tied", 0.5, 2),
+            ExorClaim("more", "loss", {"tied": 1, "untied": -1}, low=0),
+            ExorClaim("1", "decay ratio", "tied", 0.5, 2),
         ]
     }
     for make in (

@@ -7,7 +7,7 @@ from condense import condense_exor
 from made_up import tying_costs
 from roles import contribution_table, shares_table
 
-from jaxtie.exor.claims import Claim, measured
+from jaxtie.exor.claims import ExorClaim, measured
 from jaxtie.results.claims import claim_values, judge_claims
 
 
@@ -16,7 +16,7 @@ def results():
     return tying_costs(("tied", "untied", "tied+bias", "untied+bias"))
 
 
-def judged(results, *claims: Claim) -> list[str]:
+def judged(results, *claims: ExorClaim) -> list[str]:
     return [verdict for verdict, _ in judge_claims(claims, results, {})]
 
 
@@ -46,11 +46,11 @@ def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
     """Committed records have different numbers of updates between them."""
     made = with_roles(results)
     claims = (
-        Claim("early", "output share, early", "tied", 0.89, 0.91),
-        Claim("more than later", "output share, early less later", "tied", 0.29, 0.31),
-        Claim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
-        Claim("apart", "output push", "tied", 0.99, 1.01),
-        Claim("together", "input push", "tied", -1.01, -0.99),
+        ExorClaim("early", "output share, early", "tied", 0.89, 0.91),
+        ExorClaim("more than later", "output share, early less later", "tied", 0.29, 0.31),
+        ExorClaim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
+        ExorClaim("apart", "output push", "tied", 0.99, 1.01),
+        ExorClaim("together", "input push", "tied", -1.01, -0.99),
     )
     assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
     kept = condense_exor(made)
@@ -81,9 +81,9 @@ def test_nearness_compares_with_the_untied_tables_of_the_same_seed(results):
         end = made[table].sel(arm="untied", table_step=100)
         made["input_table"].loc[{"arm": arm, "table_step": 100}] = end
     kept = condense_exor(made)
-    nearer = Claim("nearer", "nearness by CKA", "tied", low=0.05)
-    less = Claim("less", "nearness by CKA", "tied+bias", high=-0.05)
+    nearer = ExorClaim("nearer", "nearness by CKA", "tied", low=0.05)
+    less = ExorClaim("less", "nearness by CKA", "tied+bias", high=-0.05)
     mean = {"tied": 0.5, "tied+bias": 0.5}
-    both = Claim("not on the whole", "nearness by linear map", mean, -0.1, 0.1)
+    both = ExorClaim("not on the whole", "nearness by linear map", mean, -0.1, 0.1)
     assert judged(kept, nearer, less) == ["holds", "holds"] and judged(kept, both) == ["holds"]
     assert "neighbours" not in kept["measure"].values  # of seven symbols

@@ -9,7 +9,7 @@ from made_up import exor_results, tying_costs
 from scipy import stats
 
 from jaxtie.config import UserError
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import (
     Estimate,
     claim_values,
@@ -82,24 +82,24 @@ def results():
     return tying_costs(("tied", "untied", "tied+bias", "untied+bias"))
 
 
-def judged(results, *claims: Claim, others=None) -> list[str]:
+def judged(results, *claims: ExorClaim, others=None) -> list[str]:
     return [verdict for verdict, _ in judge_claims(claims, results, others or {})]
 
 
 def test_verdicts_follow_the_interval(results):
     claims = (
-        Claim("more than 0", "loss", COST, low=0),
-        Claim("less than 0", "loss", COST, high=0),
-        Claim("nothing", "loss", COST_WITH_BIAS, -0.05, 0.05),
-        Claim("more than 0, with a bias", "loss", COST_WITH_BIAS, low=0),
-        Claim("less", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0.15),
+        ExorClaim("more than 0", "loss", COST, low=0),
+        ExorClaim("less than 0", "loss", COST, high=0),
+        ExorClaim("nothing", "loss", COST_WITH_BIAS, -0.05, 0.05),
+        ExorClaim("more than 0, with a bias", "loss", COST_WITH_BIAS, low=0),
+        ExorClaim("less", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0.15),
     )
     assert judged(results, *claims) == ["holds", "fails", "holds", "inconclusive", "holds"]
 
 
 def test_intervals_are_corrected_for_the_number_of_claims(results):
     """Of ten claims each interval is Student's at 99.5 %."""
-    claims = [Claim(str(i), "loss", COST, low=0) for i in range(10)]
+    claims = [ExorClaim(str(i), "loss", COST, low=0) for i in range(10)]
     differences = claim_values(results, claims[0]).values.astype(np.float64)
     _, compared = judge_claims(claims, results, {})[3]
     low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
@@ -110,7 +110,7 @@ def test_a_diverged_seed_leaves_a_claim_inconclusive(results):
     for loss in ("train_loss", "valid_loss"):
         results[loss].loc[{"arm": "tied", "seed": 3}] = NAN
     results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
-    assert judged(results, Claim("more", "loss", COST, low=0)) == ["inconclusive"]
+    assert judged(results, ExorClaim("more", "loss", COST, low=0)) == ["inconclusive"]
 
 
 def test_ratios_are_judged_by_the_median(results):
@@ -122,19 +122,21 @@ def test_ratios_are_judged_by_the_median(results):
     noise = np.exp(0.01 * np.random.default_rng(2).normal(size=40))
     distance.loc[place | {"step": 100}] = 3 * decay * distance.sel(place | {"step": 0}) * noise
     distance.loc[place | {"step": 100, "seed": 7}] = 1e6
-    three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
+    three = ExorClaim("three times", "decay ratio", "tied", 2.9, 3.1)
     ((verdict, compared),) = judge_claims([three], results, {})
     assert verdict == "holds" and "3.0" in compared.found
-    assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
+    assert judged(results, ExorClaim("drawn together", "decay ratio", "tied", high=0.8)) == [
+        "fails"
+    ]
     x_a = distance.sel(arm="tied", symbol="X", symbol2="A", step=100).values
     expected = np.log(distance.sel(place | {"step": 100}).values / x_a)
     np.testing.assert_allclose(
-        claim_values(results, Claim("", "reference ratio", "tied")), expected
+        claim_values(results, ExorClaim("", "reference ratio", "tied")), expected
     )
 
 
 def test_a_claim_against_another_experiment_pairs_seeds_and_waits_for_it(results):
-    less = Claim("costs more than there", "loss", COST, low=0, against="other")
+    less = ExorClaim("costs more than there", "loss", COST, low=0, against="other")
     assert less.expression == "loss: tied − untied, against other"
     assert judged(results, less) == ["no data yet"]
     other = results.isel(seed=slice(10, None)).copy(deep=True)
@@ -146,14 +148,14 @@ def test_a_claim_against_another_experiment_pairs_seeds_and_waits_for_it(results
 def test_a_missing_arm_is_a_user_error(results):
     message = r"made-up: no arm tied\+shuffle, which a claim is about: It is."
     with pytest.raises(UserError, match=message):
-        judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+        judged(results, ExorClaim("It is.", "loss", "tied+shuffle", low=0))
 
 
 def test_a_run_that_is_swept_gives_a_verdict_at_the_point_that_the_claim_names():
     """At no point in particular there is none; before, the values of some claims did not exist."""
     swept = exor_results("tied", "untied", learning_rate=[0.001, 0.003])
     for quantity in ("loss", "stuck share", "fluctuation"):
-        claim = Claim("It is.", quantity, COST, low=0)
+        claim = ExorClaim("It is.", quantity, COST, low=0)
         with pytest.raises(UserError, match="sweep of learning_rate: at no value of it is claimed"):
             claim_values(swept, claim)
         there = dataclasses.replace(claim, sweep_point={"learning_rate": 0.003})
@@ -163,7 +165,7 @@ def test_a_run_that_is_swept_gives_a_verdict_at_the_point_that_the_claim_names()
 
 def test_the_table_lists_claims_of_others_first(results):
     own, theirs = (
-        Claim(name, "loss", "tied", low=0, source=source)
+        ExorClaim(name, "loss", "tied", low=0, source=source)
         for name, source in (("own", ""), ("theirs", "the paper"))
     )
     table = claims_table("Claims", {"made-up": results}, {"made-up": [own, theirs]})
@@ -180,14 +182,16 @@ def test_a_table_is_read_from_its_markdown(note):
 @pytest.mark.parametrize(
     "claim, expression, bounds",
     [
-        (Claim("", "loss", COST, low=0), "loss: tied − untied", "> 0"),
+        (ExorClaim("", "loss", COST, low=0), "loss: tied − untied", "> 0"),
         (
-            Claim("", "decay ratio", {"tied": 0.5, "untied": -1}, 0.8, 1.25, table="output"),
+            ExorClaim("", "decay ratio", {"tied": 0.5, "untied": -1}, 0.8, 1.25, table="output"),
             "decay ratio X-Y, output: 0.5 tied − untied",
             "0.8 to 1.25",
         ),
         (
-            Claim("", "swap divergence", "p: tied", high=1, pair="A-B", sweep_point={"p_X": 0.1}),
+            ExorClaim(
+                "", "swap divergence", "p: tied", high=1, pair="A-B", sweep_point={"p_X": 0.1}
+            ),
             "swap divergence A-B, p_X 0.1: p: tied",
             "< 1",
         ),
@@ -199,4 +203,4 @@ def test_claims_as_text(claim, expression, bounds):
 
 def test_a_claim_about_an_unknown_quantity_is_refused_at_once():
     with pytest.raises(UserError, match=r"'length': expected one of .*, loss, stuck share, "):
-        Claim("It is long.", "length", "tied")
+        ExorClaim("It is long.", "length", "tied")

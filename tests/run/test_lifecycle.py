@@ -29,15 +29,15 @@ from jaxtie.training.progress import Progress
 OFTEN = ["--record-every", "10", "--eval-every", "20"]
 TINY = ["--seeds", "3", "--steps", "40", *OFTEN]
 DECLARATION = """from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import ExorClaim
 experiment = Experiment(name="transformer-small", arms=("tied", "untied", "untied@20"), steps=40,
                         record_every=10, eval_every=20)
 claims = (
-    Claim("There is a loss.", "loss", "tied", low=-99),
-    Claim("There is none.", "loss", "tied", high=-99, opposite=True),
-    Claim("Untying midway costs.", "loss", {"untied@20": 1, "untied": -1}, low=0),
-    Claim("It is as elsewhere.", "loss", {"tied": 1, "elsewhere: tied": -1}, -1e-6, 1e-6),
-    Claim("It is nearer.", "nearness by CKA", "tied", low=0),
+    ExorClaim("There is a loss.", "loss", "tied", low=-99),
+    ExorClaim("There is none.", "loss", "tied", high=-99, opposite=True),
+    ExorClaim("Untying midway costs.", "loss", {"untied@20": 1, "untied": -1}, low=0),
+    ExorClaim("It is as elsewhere.", "loss", {"tied": 1, "elsewhere: tied": -1}, -1e-6, 1e-6),
+    ExorClaim("It is nearer.", "nearness by CKA", "tied", low=0),
 )
 """
 

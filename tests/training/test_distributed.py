@@ -16,7 +16,7 @@ from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 from jaxtie.results.folder import RunFolder
 from jaxtie.training import distributed
 from jaxtie.training.checkpoints import opened
-from jaxtie.training.distributed import GONE, Processes
+from jaxtie.training.distributed import PEER_LOST, Processes
 from jaxtie.training.task import Chunk, Members
 
 OPTIONS = "--record-every 2 --eval-every 20 --arms untied --checkpoint-every 1e-6 --quiet".split()
@@ -43,7 +43,7 @@ def kill_one(
     assert time.monotonic() - began < SOON
     assert status in ((2,) if victim else (2, -9))
     assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [
-        f"jaxtie: {GONE}"
+        f"jaxtie: {PEER_LOST}"
     ]
     assert "Traceback" not in error and "stack trace" not in error
     ended(both[victim])
@@ -118,7 +118,7 @@ def test_a_lost_process_is_reported_once(monkeypatch, seen_by):
     two = Processes(1, 2)
     with subprocess.Popen(["sleep", "60"]) as watch:
         two.watch = watch
-        with pytest.raises(SystemExit, match=GONE):
+        with pytest.raises(SystemExit, match=PEER_LOST):
             if seen_by == "a meeting":
                 two.gather({})
             else:
