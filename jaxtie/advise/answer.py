@@ -44,17 +44,17 @@ BETWEEN = (
     " 0.0096 nat (one seed); a 124M speedrun does it, not ablated; our decoder of 10M tokens gained"
     " nothing (one seed). On our toy task, where earlier is better, the loss ends 0.041 nat below"
     " tied and 0.122 above untied",
-    "a learned scale: one number that multiplies the logits, with tables that start as N(0, 0.02²)."
-    " On books it lowered the loss of tied models by 0.033 ± 0.032 at width 64 and 0.041 ± 0.018 at"
-    " 128, at the rates 0.008 and 0.002 (untied: 0.0028 and 0.004); without it the best rate of the"
-    " tied model of width 128 was 0.0028, so tune anew. It helps untied models, too (two layers,"
-    " half an epoch, three seeds)",
+    "a learned scale: a parameter of your model that multiplies the logits, with tables that start"
+    " as N(0, 0.02²). On books it lowered the loss of tied models by 0.033 ± 0.032 at width 64 and"
+    " 0.041 ± 0.018 at 128, of untied ones by 0.084 ± 0.022 and 0.022 ± 0.036. The best rates"
+    " change, so tune anew (two layers, half an epoch, three seeds)",
     "of a masked model: an output row of its own for the mask, {width:,} parameters, lowers the"
     " share of stuck seeds from 0.362 to 0.054 on our toy task, a learned gain of that row, one"
     " parameter, from 0.370 to 0.139; on text no effect is seen (small models, three seeds)",
     "a larger tied model of about untied's parameters: {more} more layers, {flops} more FLOPs. On"
     " books our wider tied models beat untied at vocabulary 8,192, by 0.016 to 0.047 nat, not at"
-    " 2,048 and width 32 (0.035 worse; one layer, five seeds); in SmolLM3's ablation 16 tied layers"
+    " 2,048 and width 32 (0.035 worse); with as many operations, too, so on fewer tokens, they lost"
+    " 0.094 to 0.255 everywhere (one layer, five seeds). In SmolLM3's ablation 16 tied layers"
     " beat 12 untied at 1.2B (a figure, one run each)",
 )
 
@@ -295,17 +295,18 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     numbers["test"] = {"margin": margin, "seeds": seeds, "flops": cheap}
     return [
         "Test it:",
-        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} in all, each arm at its"
+        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} of each, at its"
         f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}",
-        f"  these exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
+        f"  {many} exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
         f" deviate by {decide.DEVIATION:g} nat over seeds, the mean of four published runs; jaxtie"
         " compare plans with your own",
         "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
         " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",
         "  a rate found on shorter runs can mislead: with one, our untied decoder ended 0.500 nat"
-        " behind the tied one (10M tokens, one seed)",
+        " behind the tied one, with the best of four rates 0.405 (10M tokens, one seed)",
         "  a smaller model is no cheaper test, as far as we know: our forecast by small models held"
-        " 24 of 33 gaps in its 90 % intervals, and predicting 0 has the smaller error",
+        " 24 of 33 gaps in its 90 % intervals; without the text whose seeds differ most, predicting"
+        " 0 has the smaller error",
     ]
 
 

@@ -145,6 +145,7 @@ def build_model(config: "Experiment", variant: Variant) -> MaskedLM:
         data.VOCABULARY,
         config.model.width,
         tied=variant.tied,
+        init_std=1.0,  # `init` multiplies by the experiment's
         row_sets=data.EXOR_ROW_SETS,
     )
     return MaskedLM(embedding, build_body(config.model), data.MASK)

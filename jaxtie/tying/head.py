@@ -181,7 +181,7 @@ class EmbeddingSpec:
     vocabulary: int
     width: int
     tied: bool = False
-    init_std: Size = 1.0
+    init_std: Size = 0.02
     input_scale: Size | None = None
     transform: Callable[[jax.Array], jax.Array] | Projection | None = None
     logit_scale: Size | None = None

@@ -96,7 +96,7 @@ def make_embedding(
     width: int,
     *,
     tied: bool,
-    init_std: Size = 1.0,
+    init_std: Size = 0.02,
     padding: int | None = None,
     matmul_dtype: jax.typing.DTypeLike | None = None,
     row_sets: Mapping[str, Sequence[int]] = MappingProxyType({}),

@@ -23,7 +23,9 @@ once = partial(
 
 def build_model(sizes: Body, *, tied: bool, vocabulary: int = data.VOCABULARY) -> MaskedLM:
     """Return the plain model of EXor, or one with more words."""
-    return MaskedLM(Embedding(vocabulary, sizes.width, tied), build_body(sizes), data.MASK)
+    return MaskedLM(
+        Embedding(vocabulary, sizes.width, tied, init_std=1.0), build_body(sizes), data.MASK
+    )
 
 
 def start(model: MaskedLM, key: jax.Array) -> dict:

@@ -207,7 +207,7 @@ def test_rounded_matmul():
 
 def test_dtypes():
     """Logits of bfloat16 tables are float32 for hidden states of float32."""
-    options = {"param_dtype": jnp.bfloat16, "logit_scale": 0.5}
+    options = {"param_dtype": jnp.bfloat16, "logit_scale": 0.5, "init_std": 1.0}
     small = Embedding(V, D, tied=True, bias=True, **options)
     params = small.init(jax.random.key(0), 0)["params"]
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
@@ -233,6 +233,7 @@ def test_dtypes():
 def test_vocabulary_split_over_a_mesh(tied, options):
     """Values are the same; arrays stay split, and no device has a whole table or gradient."""
     mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+    options = options | {"init_std": 1.0}
     embedding = Embedding(64, 48, tied, partition=("vocabulary", None), **options)
     whole = Embedding(64, 48, tied, **options)
     specs = nn.get_partition_spec(jax.eval_shape(embedding.init, jax.random.key(0), 0))
