@@ -32,6 +32,24 @@ COURSE = (0, EARLY_PART, 1 / 3, 2 / 3, 1)  # parts of the training
 WORDING = ("claim", "command")  # attributes that may differ within an experiment
 
 
+def mask_rows(results: xr.Dataset) -> xr.Dataset:
+    """Return norm and turn of the mask's rows at all evaluations: (table, arm, seed, eval_step).
+
+    The turn is the angle to the row at the evaluation before, in degrees. The norm of the output
+    row is one factor of the mask's logit; the other, `mask_projection`, is the expected projection
+    of the hidden state on the row's direction (with it, if there is one, the bias).
+    """
+    rows = exor.rows_at(results, results["table_step"].values.tolist()).sel(
+        symbol="mask", drop=True
+    )
+    norm = exor.norm_of(rows)
+    unit = rows / norm
+    chord = exor.norm_of(unit - unit.shift(eval_step=1))
+    turn = np.degrees(2 * np.arcsin(np.minimum(chord / 2, 1)))
+    projection = results["mask_logit"] / norm.sel(table="output", drop=True)
+    return xr.Dataset({"mask_norm": norm, "mask_turn": turn, "mask_projection": projection})
+
+
 def course_steps(results: xr.Dataset) -> list[int]:
     """Return the recorded steps nearest to these parts of the training, up to `last_step`."""
     steps, last = results["step"].values, last_step(results)
@@ -209,9 +227,7 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
         parts.append(exor.pair_cosines(results, steps).to_dataset(name="pair_cosine"))
     if "mask_logit" in results:
         of_mask = (
-            results[[*exor.MASK_LOGITS]]
-            .merge(exor.mask_rows(results))
-            .sel(eval_step=slice(0, last))
+            results[[*exor.MASK_LOGITS]].merge(mask_rows(results)).sel(eval_step=slice(0, last))
         )
         few = ["mask_logit", "mask_turn", "mask_projection"]
         if results.sizes["seed"] > COURSE_OF_SEEDS:

@@ -40,6 +40,12 @@ def mask_table(results: xr.Dataset) -> Table:
     return Table.of("Probability of the mask itself", columns, note)
 
 
+def targets(results: xr.Dataset) -> list[str]:
+    """Return the symbols that can be a target."""
+    occurs = np.isfinite(np.diag(results["conditional_divergence"]))
+    return list(map(str, results["symbol"].values[occurs]))
+
+
 def equivalence_table(results: xr.Dataset) -> Table:
     """Compare how far pairs are from equivalent with their final distances; add rank agreements.
 
@@ -47,7 +53,7 @@ def equivalence_table(results: xr.Dataset) -> Table:
     are never a target, so their conditional divergence is 0. In the rank of the log ratio, symbols
     that never share a context come last.
     """
-    couples = list(itertools.combinations(analysis.targets(results), 2))
+    couples = list(itertools.combinations(targets(results), 2))
     count = len(couples)
     if {"E", "D"} <= {*results["symbol"].values}:
         couples.append(("E", "D"))

@@ -14,6 +14,7 @@ from commit import Committed, rewritten, tables_by_name
 from matplotlib.figure import Figure
 from models import Runs, final_loss, gap_cells
 from never_targets import draw_for_document, draw_share_of_each, share_interval, stuck_share
+from plateaus import exit_times
 
 from jaxtie.exor import analysis
 from jaxtie.results.plots import COLOURS, finish_axes, subplots
@@ -218,7 +219,7 @@ def draw_leaving(runs: Runs) -> Figure:
     arms = dict.fromkeys(str(arm) for name in wanted for arm in runs[name]["arm"].values)
     colours = dict(zip(arms, COLOURS))
     for axes, (name, title) in zip(panels, wanted.items()):
-        times = analysis.exit_times(runs[name], analysis.LEFT, for_good=True)
+        times = exit_times(runs[name], analysis.LEFT, for_good=True)
         steps = runs[name]["eval_step"].values
         for arm in times:
             left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S

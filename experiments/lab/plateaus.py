@@ -1,4 +1,12 @@
-"""When seeds leave their plateaus: a table of committed runs on EXor, and its tests."""
+"""When seeds leave their plateaus: a table of committed runs on EXor, and its tests.
+
+A loss curve *reaches* a level at the first evaluation at which it is at or below the level and is
+so at the next evaluation too: one evaluation alone does not count, nor does the last one. The time
+is the step of the first of the two. It reaches a level *for good* if it never is above it again.
+
+A seed that has not reached the level is *censored* at the last step. So is a seed that diverged,
+whenever it did: it never will reach it.
+"""
 
 import math
 import warnings
@@ -10,11 +18,46 @@ from scipy.stats import CensoredData, binomtest, ecdf, logrank
 
 from jaxtie.config import names_of
 from jaxtie.exor import analysis
-from jaxtie.results.statistics import Times
 from jaxtie.results.tables import Table, arms_of, format_estimate, format_number, last_step
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
+
+
+class Times(NamedTuple):
+    """The step at which each seed reached a level, or the last one if it is censored: (S,)."""
+
+    step_S: np.ndarray
+    censored_S: np.ndarray
+
+
+def times_to_level(
+    step_T: np.ndarray, loss_SxT: np.ndarray, level: float, *, for_good: bool = False
+) -> Times:
+    """Return when each curve reaches a level, as the module defines it. NaN is not below it.
+
+    `for_good`: when it does so for the last time and stays there.
+    """
+    below_SxT: np.ndarray = np.asarray(loss_SxT) <= level
+    stays_SxT = below_SxT & np.pad(below_SxT[:, 1:], ((0, 0), (0, 1)))
+    if for_good:
+        stays_SxT &= np.logical_and.accumulate(below_SxT[:, ::-1], axis=1)[:, ::-1]
+    reached_S = stays_SxT.any(axis=1)
+    return Times(np.where(reached_S, step_T[stays_SxT.argmax(axis=1)], step_T[-1]), ~reached_S)
+
+
+def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:
+    """Return arm -> steps at which an event happens, up to the last step of all seeds.
+
+    `for_good`: at which it has happened and is not undone later.
+    """
+    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    steps, level = loss["eval_step"].values, float(analysis.threshold_of(results, event))
+    curves = loss.transpose("arm", "seed", "eval_step")
+    return {
+        arm: times_to_level(steps, curves.sel(arm=arm).values, level, for_good=for_good)
+        for arm in names_of(arms_of(results))
+    }
 
 
 def plateau_exit_table(results: xr.Dataset) -> Table:
@@ -24,9 +67,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
     reference, *_ = names_of(arms_of(results))
     rows = []
     for event, level in analysis.exit_levels(results).items():
-        times, for_good = (
-            analysis.exit_times(results, event, for_good=own) for own in (False, True)
-        )
+        times, for_good = (exit_times(results, event, for_good=own) for own in (False, True))
         for arm, own in times.items():
             counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
             middles = [

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm, names_of
+from jaxtie.config import Arm
 from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
-from jaxtie.results.statistics import Times, times_to_level
-from jaxtie.results.tables import arms_of, at_end, last_step
+from jaxtie.results.tables import at_end, last_step
 
 if TYPE_CHECKING:
     from jaxtie.exor.config import Experiment
@@ -146,12 +145,6 @@ def equally_likely(results: xr.Dataset, pair: str) -> bool:
     return all(float(abs(each)) < 1e-12 for each in odds)
 
 
-def targets(results: xr.Dataset) -> list[str]:
-    """Return the symbols that can be a target."""
-    occurs = np.isfinite(np.diag(results["conditional_divergence"]))
-    return list(map(str, results["symbol"].values[occurs]))
-
-
 def distance(results: xr.Dataset, table: str, pair: str) -> xr.DataArray:
     """Return the distance of a pair ("X-Y") in the "input" or "output" embedding."""
     first, second = pair.split("-")
@@ -172,22 +165,6 @@ def _of_both_tables(results: xr.Dataset, quantity: str) -> xr.DataArray:
     tables = xr.DataArray(["input", "output"], dims="table", name="table")
     both = [results[f"{table}_{quantity}"] for table in tables.values]
     return xr.concat(both, tables).astype(np.float64)
-
-
-def mask_rows(results: xr.Dataset) -> xr.Dataset:
-    """Return norm and turn of the mask's rows at all evaluations: (table, arm, seed, eval_step).
-
-    The turn is the angle to the row at the evaluation before, in degrees. The norm of the output
-    row is one factor of the mask's logit; the other, `mask_projection`, is the expected projection
-    of the hidden state on the row's direction (with it, if there is one, the bias).
-    """
-    rows = rows_at(results, results["table_step"].values.tolist()).sel(symbol="mask", drop=True)
-    norm = norm_of(rows)
-    unit = rows / norm
-    chord = norm_of(unit - unit.shift(eval_step=1))
-    turn = np.degrees(2 * np.arcsin(np.minimum(chord / 2, 1)))
-    projection = results["mask_logit"] / norm.sel(table="output", drop=True)
-    return xr.Dataset({"mask_norm": norm, "mask_turn": turn, "mask_projection": projection})
 
 
 def pair_cosines(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
@@ -270,7 +247,7 @@ def exit_levels(results: xr.Dataset) -> dict[str, xr.DataArray]:
     return {event: level.round(LOSS_DECIMALS) for event, level in levels.items()}
 
 
-def _threshold(results: xr.Dataset, event: str) -> xr.DataArray:
+def threshold_of(results: xr.Dataset, event: str) -> xr.DataArray:
     """Return the highest loss that rounds to the level of an event."""
     return exit_levels(results)[event] + 0.5 * 10.0**-LOSS_DECIMALS
 
@@ -278,7 +255,7 @@ def _threshold(results: xr.Dataset, event: str) -> xr.DataArray:
 def stuck_over_steps(results: xr.Dataset) -> xr.DataArray:
     """Return 1 for seeds on the first plateau, else 0, (arm, seed, eval_step); NaN if diverged."""
     loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
-    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+    return (loss > threshold_of(results, LEFT)).where(loss.notnull()).astype(float)
 
 
 def is_stuck(results: xr.Dataset) -> xr.DataArray:
@@ -288,18 +265,4 @@ def is_stuck(results: xr.Dataset) -> xr.DataArray:
 
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:
     """Return whether a seed is within `SOLVED` of the best loss at the last step, (arm, seed)."""
-    return at_end(results["train_loss"], results) <= _threshold(results, AT_BEST)
-
-
-def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:
-    """Return arm -> steps at which an event happens, up to the last step of all seeds.
-
-    `for_good`: at which it has happened and is not undone later.
-    """
-    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
-    steps, level = loss["eval_step"].values, float(_threshold(results, event))
-    curves = loss.transpose("arm", "seed", "eval_step")
-    return {
-        arm: times_to_level(steps, curves.sel(arm=arm).values, level, for_good=for_good)
-        for arm in names_of(arms_of(results))
-    }
+    return at_end(results["train_loss"], results) <= threshold_of(results, AT_BEST)

@@ -5,14 +5,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.analysis import LEFT, distance, exit_times, fluctuations, is_stuck, mask_rows
+from jaxtie.exor.analysis import distance, fluctuations, is_stuck
 from jaxtie.results import claims
 from jaxtie.results.claims import PAPER, Quantity
-from jaxtie.results.statistics import exit_concordance
 from jaxtie.results.tables import at_end, last_step
 
 REFERENCE = "X-A"  # symbols that nothing makes equivalent
-HORIZON = 20_000  # steps; `exit concordance` begins at this step and looks so far ahead
 FORCE = 1.25  # held apart: above this multiple of the decay factor; drawn together: below 1 / it
 
 
@@ -43,20 +41,6 @@ def _swap_divergence(results: xr.Dataset, pair: str, _: str) -> xr.DataArray:
     return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
 
 
-def _exit_concordance(results: xr.Dataset, *_: str) -> xr.DataArray:
-    norm = results["mask_norm"] if "mask_norm" in results else mask_rows(results)["mask_norm"]
-    norm = norm.sel(table="input", drop=True).transpose("arm", "seed", "eval_step")
-    at = norm["eval_step"]
-    norm = norm.sel(eval_step=at[(at >= HORIZON) & (at <= last_step(results))])
-    times = exit_times(results, LEFT, for_good=True)
-    found = [
-        exit_concordance(norm["eval_step"].values, times[arm], norm.sel(arm=arm).values, HORIZON)
-        for arm in norm["arm"].values
-    ]
-    values = norm.isel(eval_step=0, drop=True).copy(data=np.array(found))
-    return values.where(results["diverged_at"] < 0)
-
-
 class ExorClaim(claims.Claim):
     """A claim about a run on EXor.
 
@@ -65,17 +49,14 @@ class ExorClaim(claims.Claim):
     `jaxtie.exor.analysis.is_stuck`; `decay ratio`, the distance of a pair in a table divided by
     what weight decay alone leaves of its start (1: decay only, below: drawn together, above: held
     apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`,
-    total variation. `exit concordance`: of two seeds still on the first plateau at step t, the one
-    whose mask's input row is shorter leaves it for good by t + 20,000 and the other does not, see
-    `jaxtie.results.statistics.exit_concordance`. Over the last quarter of training: `fluctuation`
-    of a distance, see `jaxtie.exor.analysis.fluctuations`.
+    total variation. Over the last quarter of training: `fluctuation` of a distance, see
+    `jaxtie.exor.analysis.fluctuations`. `experiments/norm_conflict_half.py` adds one of its own.
     """
 
     quantities: ClassVar = {
         **claims.Claim.quantities,
         "loss": Quantity(lambda results, *_: at_end(results["train_loss"], results)),
         "stuck share": Quantity(lambda results, *_: is_stuck(results)),
-        "exit concordance": Quantity(_exit_concordance),
         "decay ratio": Quantity(_decay_ratio, is_ratio=True, of_pair=True),
         "reference ratio": Quantity(_reference_ratio, is_ratio=True, of_pair=True),
         "fluctuation": Quantity(_fluctuation, is_ratio=True, of_pair=True),

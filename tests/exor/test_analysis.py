@@ -2,19 +2,24 @@
 
 import itertools
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 from condense import write_committed
+from exor_tables import targets
 from made_up import PROCESSES, exor_results, stuck_results
+from plateaus import exit_times
 
 from jaxtie import Process
 from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import fluctuations
 from jaxtie.exor.claims import ExorClaim
 from jaxtie.results.claims import claim_values
-from jaxtie.results.statistics import Times, exit_concordance
+
+HALF = runpy.run_path(str(Path(__file__).parents[2] / "experiments" / "norm_conflict_half.py"))
 
 
 def entropy_by_hand(own: Process, *, by_label: bool) -> float:
@@ -66,9 +71,7 @@ def test_the_first_plateau_is_ln_2_above_the_best(length, all_strings):
 
 
 def test_exit_times(plateau_results):
-    left, best = (
-        analysis.exit_times(plateau_results, event) for event in (analysis.LEFT, analysis.AT_BEST)
-    )
+    left, best = (exit_times(plateau_results, event) for event in (analysis.LEFT, analysis.AT_BEST))
     np.testing.assert_array_equal(left["tied"].step_S, [20, 20, 30, 40, 100, 100])
     np.testing.assert_array_equal(left["tied"].censored_S, [0, 0, 0, 0, 1, 1])
     np.testing.assert_array_equal(left["untied"].step_S, [40, 50, 30, 60, 70, 80])
@@ -89,7 +92,7 @@ def test_committed_losses_give_the_same_exit_times(plateau_results, tmp_path):
         reached = analysis.has_reached_best(each).sel(arm="untied")
         assert reached.values.tolist() == [True, True, True, False]
     for event in (analysis.LEFT, analysis.HALFWAY, analysis.AT_BEST):
-        one, other = (analysis.exit_times(each, event)["untied"] for each in (results, kept))
+        one, other = (exit_times(each, event)["untied"] for each in (results, kept))
         np.testing.assert_array_equal(one.step_S, other.step_S)
 
 
@@ -122,7 +125,7 @@ def test_fluctuations_of_few_records_or_no_pairs(plateau_results):
 
 
 def test_pairs_and_targets_occur():
-    assert analysis.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
+    assert targets(exor_results("tied")) == ["X", "Y", "A", "B"]
     results = exor_results("tied", p_X=[0.1, 1.0])
     results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
     assert analysis.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
@@ -136,7 +139,7 @@ def test_leaving_the_plateau_for_good(plateau_results):
     loss.loc[{"arm": "untied", "seed": 0, "eval_step": 70}] = 2.0
     loss.loc[{"arm": "untied", "seed": 1, "eval_step": 100}] = 2.0
     first, last = (
-        analysis.exit_times(plateau_results, analysis.LEFT, for_good=for_good)["untied"]
+        exit_times(plateau_results, analysis.LEFT, for_good=for_good)["untied"]
         for for_good in (False, True)
     )
     np.testing.assert_array_equal(first.step_S, [40, 50, 30, 60, 70, 80])
@@ -159,11 +162,9 @@ def concordance(steps, left_at, norms, horizon):
 
 def test_exit_concordance_is_a_share_of_couples_with_jackknife_values():
     rng, steps, horizon = np.random.default_rng(0), np.arange(0, 110, 10), 20
-    left_at = rng.choice([30, 40, 60, 80, 100, np.inf], 12)
+    left_at = rng.choice([30, 40, 60, 80, 90, np.inf], 12)
     norms = rng.integers(0, 5, (12, 11)).astype(float)
-    censored = np.isinf(left_at)
-    times = Times(np.where(censored, 100, left_at), censored)
-    found = exit_concordance(steps, times, norms, horizon)
+    found = HALF["exit_concordance"](steps, steps >= left_at[:, None], norms, horizon)
     whole = concordance(steps, left_at, norms, horizon)
     for seed in range(12):
         rest = np.arange(12) != seed
@@ -186,7 +187,7 @@ def test_a_claim_about_exit_concordance(plateau_results):
     norm = np.broadcast_to(left[..., None].astype(float), (2, 2, 6, 6))
     results["mask_norm"] = ("table", "arm", "seed", "eval_step"), norm
     results = results.assign_coords(table=["input", "output"])
-    claim = ExorClaim("The shorter leave next.", "exit concordance", "untied", low=0.5)
+    claim = HALF["ExitClaim"]("The shorter leave next.", "exit concordance", "untied", low=0.5)
     np.testing.assert_allclose(claim_values(results, claim), 1)
     longer = results.assign(mask_norm=-results["mask_norm"])
     np.testing.assert_allclose(claim_values(longer, claim), 0)

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from plateaus import kaplan_meier, logrank_p, median_time, sign_test
+from plateaus import Times, kaplan_meier, logrank_p, median_time, sign_test, times_to_level
 from scipy import stats
 
-from jaxtie.results.statistics import Times, mean_interval, median_interval, times_to_level
+from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import format_estimate, format_median
 
 STEPS = np.array([0, 10, 20, 30, 40])
