@@ -27,7 +27,7 @@ from jaxtie.text.analysis import TEXT_VARIABLES
 from jaxtie.text.data import tokens
 from jaxtie.text.pairs import PREDICTED
 from jaxtie.text.tables import text_tables
-from jaxtie.training.distributed import GONE
+from jaxtie.training.distributed import PEER_LOST
 
 # as the tests compile, so that programs are found where these left them
 WRAPPED = (COMPILED_QUICKLY, WITHOUT_FIGURES)
@@ -215,7 +215,7 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
     ended(both[1])
     assert status == 2 and time.monotonic() - began < SOON, error
     lines = [line for line in error.splitlines() if line.startswith("jaxtie: another")]
-    assert lines == [f"jaxtie: {GONE}"], error
+    assert lines == [f"jaxtie: {PEER_LOST}"], error
     assert "Traceback" not in error and "stack trace" not in error
     assert RunFolder(tmp_path / "two").config()["finished"] is False
     own_cache = str(tmp_path / "cache")
