@@ -4,7 +4,7 @@ The untied model of `tying_at_scale_one_rate.py`, but tied for the first 400 of 
 tenth of the warm-up of its rate: the output table starts as the input table. Weights and optimizer
 are those of the untied model from there on, with as many parameters.
 
-    jaxtie run tying_at_scale_equal_start --text packages/ --seeds 1
+    jaxtie run tying_at_scale_equal_start --text packages/
 
 Of tied and untied, `lab/copying.py` asks on which tokens they differ. If tokens that the context
 shows are copied sooner where both tables agree, then this model, which has a table of its own for
