@@ -29,6 +29,7 @@ Time: an hour on two cores.
 Found (`why_seeds_get_stuck.md`): (b), (c), (e), (f), both of (g) and (j) hold: a long input row
 traps, on the residual path, and a short one frees. (a) and (d) are inconclusive: the gain frees
 fewer seeds than a row of its own, and minus the row frees a third of the stuck seeds.
+The measure of (j) has moved from `jaxtie/results/statistics.py` to this file.
 """
 
 from typing import ClassVar
@@ -198,7 +199,7 @@ claims = (
     ),
     # (j) Of two tied seeds still stuck at step t, 20,000, 25,000, ..., 130,000, of which one leaves
     # for good by t + 20,000 and the other does not: how often the mask's row of the former is
-    # shorter at t (`exit_concordance` above). 0.6 is about what the row says
+    # shorter at t (`jaxtie.results.statistics.exit_concordance`). 0.6 is about what the row says
     # early, when hardly any seed has left. Seeds 6000 to 6127: 0.675, deviation of a seed 0.38.
     # Power 1.00 at 0.675, 0.93 at 0.65.
     ExitClaim(

@@ -70,7 +70,7 @@ class Facts:
 
     @property
     def said(self) -> str:
-        """Return what the flags say: `config.json says tied`."""
+        """Return the flags as a sentence: `config.json says tied`."""
         return self.configuration.said
 
     @property
@@ -532,7 +532,7 @@ def _bias(facts: Facts) -> Iterator[Finding]:
         text = f"{both} differ: transformers 5 uses the one of the decoder, 4 has one for both."
         fix = "store the one of the decoder under both names"
         yield Finding("bias-differs", "wrong", text, fix, loader_lines("bias_differs"))
-    # Such a head's `decoder` shares the bias beside it if it is tied; untied, it has its own.
+    # A tied `decoder` shares the bias beside it; an untied one has its own.
     head = embeddings.output.tensor.name.removesuffix(".weight") if embeddings.output else ""
     stem, found, _ = head.rpartition(".decoder")
     names, lost = {bias.name for bias in biases}, f"{head}.bias"

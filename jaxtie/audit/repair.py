@@ -149,7 +149,7 @@ def plan_repair(found: Audit, how: RepairKind) -> Plan:
 
 
 def _check_folder(found: Audit) -> None:
-    """Refuse what is no folder of safetensors with a configuration, or holds several."""
+    """Refuse a path unless it is a folder with one checkpoint in safetensors and a config.json."""
     checkpoint, folder = found.checkpoint, found.checkpoint.path
     is_folder = checkpoint.format == "safetensors" and folder.is_dir()
     is_folder &= checkpoint.configuration.path is not None

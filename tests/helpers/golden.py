@@ -237,7 +237,7 @@ def main() -> int:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--only", default=",".join(KINDS), help="KIND is all items, KIND:ITEM one")
-    parser.add_argument("--book", required=True, help="a text file for what is about text")
+    parser.add_argument("--book", required=True, help="a text file, for the text models")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     wanted: dict[str, list[str]] = {}

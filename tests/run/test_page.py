@@ -1,4 +1,4 @@
-"""`report.html`: one page about a run, whatever its names are."""
+"""`report.html`: one page about a run, even with hostile names."""
 
 import base64
 import itertools
