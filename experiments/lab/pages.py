@@ -193,28 +193,36 @@ def equal_sizes_table(losses: pd.DataFrame) -> Table:
 
 
 def answer_table(runs: Runs, losses: pd.DataFrame, names: Sequence[str]) -> Table:
-    """Show what tying costs: on EXor, and on text at the smallest and the largest width."""
+    """Show what tying costs in runs, and in `losses` at the smallest and the largest width."""
     rows = []
     for name in names:
-        model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
-        cells = process_cells(runs[name], ("tied", "untied"), count_stuck)
-        _, seeds, tied, untied, gap, _ = cells
-        task = f"EXor, {model.partition(' ')[2]}"
-        rows.append((task, width, seeds, _ratio(name), gap, "–", "–", f"{tied} / {untied}"))
+        results, stuck = runs[name], "–"
+        _, *words = model_in_words(results.attrs["model"]).split()
+        model = " ".join(words).replace(" of", ",").replace(" and", ",")
+        if results.attrs["task"] == "exor":
+            cells = process_cells(results, ("tied", "untied"), count_stuck)
+            _, seeds, tied, untied, gap, _ = cells
+            task, stuck = "EXor", f"{tied} / {untied}"
+        else:
+            tied_S, untied_S = results["valid_loss"].isel(eval_step=-1).transpose("arm", "seed")
+            gap, seeds = format_mean((tied_S - untied_S).values), f"{results.sizes['seed']}"
+            task = "packages"
+        rows.append((f"{task}: {model}", gap, "–", "–", stuck, _ratio(name), seeds))
     for vocabulary, width, ratio, _, *gaps in equal_sizes_table(losses).rows:
         if int(width) in (losses["width"].min(), losses["width"].max()):
-            model, seeds = f"books, vocabulary {int(vocabulary):,}", losses["seed"].nunique()
-            rows.append((model, width, f"{seeds}", ratio, *gaps, ""))
-    header = ("task, model", "width", "seeds", RATIO, "equal width", "equal parameters")
+            model, seeds = f"books: vocabulary {int(vocabulary):,}", losses["seed"].nunique()
+            rows.append((f"{model}, width {width}", *gaps, "–", ratio, f"{seeds}"))
     untied = losses[losses["arm"] == "untied"].groupby(["vocabulary", "width"])["loss"].mean()
     note = (
-        "Loss of tied − untied, nat, paired by seed: mean ± half of its 95 % interval; above 0:"
-        " tying costs. *Stuck* seeds still guess the bit at the last step. Books: decoders of one"
-        f" layer after {losses['steps'].max():,} steps, far from trained (untied {untied.min():.3f}"
-        f" to {untied.max():.3f} nat); equal operations are reached by fewer steps."
+        "Mean ± half of its 95 % interval, paired by seed; above 0: tying costs. EXor: exact"
+        " training loss; *stuck* seeds still guess the bit at the last step. Books: validation loss"
+        f" of decoders of one layer after {losses['steps'].max():,} steps, far from trained (untied"
+        f" {untied.min():.3f} to {untied.max():.3f}); equal operations are reached by fewer steps."
     )
-    others = ("equal parameters and operations", "stuck seeds, tied / untied")
-    return Table("What tying costs", (*header, *others), rows, note)
+    header = ("task: model", "at equal width", "at equal parameters", "and equal operations")
+    others = ("stuck, tied / untied", RATIO, "seeds")
+    title = "Loss of tied − untied, nat"
+    return Table(title, (*header, *others), rows, note)
 
 
 def _ratio(name: str) -> str:

@@ -296,7 +296,8 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     return [
         "Test it:",
         f"  train {FIRST} seeds of each arm for {tokens}, then about {many} of each, at its"
-        f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}",
+        f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}"
+        " If that costs more than a wrong choice would, keep the default.",
         f"  {many} exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
         f" deviate by {decide.DEVIATION:g} nat over seeds, the mean of four published runs; jaxtie"
         " compare plans with your own",

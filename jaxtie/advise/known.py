@@ -82,6 +82,7 @@ def line(own: Any) -> str:
     if own.tied != own.tied:
         result = f"no number ({own.note.rpartition('; ')[2]})"
     differed = f"; differs: {own.differed}" if isinstance(own.differed, str) else ""
+    differed += f"; beware: {own.caution}" if isinstance(own.caution, str) else ""
     found = f"{own.gap_nats:+.3f}" if known else result
     return f"{found}: {', '.join(parts)}. {own.what}{differed}. {own.url}"
 
