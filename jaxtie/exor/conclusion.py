@@ -6,7 +6,7 @@ import re
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import names_of, number_label
+from jaxtie.config import names_of
 from jaxtie.exor.analysis import EXCESS, distance, excess_loss, is_stuck, live_pairs
 from jaxtie.exor.claims import FORCE, measured
 from jaxtie.results.conclusion import (
@@ -19,14 +19,13 @@ from jaxtie.results.conclusion import (
     in_words,
     model_in_words,
     sweep_sentences,
+    sweep_table,
     swept_in_words,
 )
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import (
     Column,
     Table,
-    arm_cells,
-    arm_header,
     arms_of,
     at_end,
     embeddings_of,
@@ -69,7 +68,13 @@ def exor_conclusion(results: xr.Dataset) -> Conclusion:
                 f"{'; ...' * (len(plateaus) > MOST_NAMED)}."
             )
         sentences += sweep_sentences(excess, "exact training loss", at, plateaus)
-        table = _sweep_table(results, excess, stuck, at)
+        arms = names_of(arms_of(results))
+        counts = [
+            " / ".join(_counts(own, arm) for arm in arms) for _, own in sweep_points(stuck, names)
+        ]
+        title = f"{results.attrs['experiment']}: {EXCESS}, {at}"
+        column = Column(f"stuck, {' / '.join(arms)}", counts)
+        table = sweep_table(excess, title, [column], STUCK_NOTE)
         return Conclusion(excess, table, [*sentences, scope], too_short)
     sentences = gap_sentences(excess, "exact training loss", at, too_short)
     pair = tied_and_untied(results)
@@ -112,17 +117,6 @@ def _arm_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray, a
         )
     note = f"Mean ± 95 %. {STUCK_NOTE} Distances: median, input / output."
     return arms_table(excess, f"{results.attrs['experiment']}: {at}", columns, note)
-
-
-def _sweep_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray, at: str) -> Table:
-    """Return the loss of every arm, its difference and stuck seeds at every sweep point."""
-    names, arms, rows = swept(results), names_of(arms_of(results)), []
-    for values, loss in sweep_points(excess, names):
-        counts = " / ".join(_counts(stuck.sel(values), arm) for arm in arms)
-        rows.append((*map(number_label, values.values()), *arm_cells(loss), counts))
-    header = (*names, *arm_header(results), f"stuck, {' / '.join(arms)}")
-    title = f"{results.attrs['experiment']}: {EXCESS}, {at}"
-    return Table(title, header, rows, f"Mean ± 95 %. {STUCK_NOTE}")
 
 
 def _counts(stuck: xr.DataArray, arm: str) -> str:

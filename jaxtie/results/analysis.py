@@ -14,6 +14,7 @@ from jaxtie.results.conclusion import (
     gap_sentences,
     in_words,
     sweep_sentences,
+    sweep_table,
     swept_in_words,
 )
 from jaxtie.results.plots import Picture, by_arm, curves, finish_axes, overview
@@ -63,9 +64,11 @@ def conclude(results: xr.Dataset) -> Conclusion:
             even, odd = (results[f"valid_loss_{half}"] for half in ("even", "odd"))
             halves = at_end(even, results), at_end(odd, results)
         sentences = [*sweep_sentences(loss, what, at, halves=halves), scope]
+        table = sweep_table(loss, f"{results.attrs['experiment']}: {what}, nat, {at}")
     else:
         sentences = gap_sentences(loss, what, at, too_short)
-    return Conclusion(loss, final_table(results), sentences, too_short)
+        table = final_table(results)
+    return Conclusion(loss, table, sentences, too_short)
 
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
@@ -110,6 +113,9 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
 
     band = "" if points else " with its 95 % band"
 
+    def meaning_of(name: str) -> str:
+        return str(results[name].attrs.get("long_name", name))
+
     def draw(name: str, arm: str | None, axes: "Axes") -> None:
         lines = by_arm(results[name])
         if arm is not None:
@@ -119,8 +125,7 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
             }
         curves(axes, lines, with_band=not points)
         unit = str(results[name].attrs.get("units", "1"))
-        meaning = str(results[name].attrs.get("long_name", name))
-        title, label = ", ".join(filter(None, (meaning, arm))), "" if unit == "1" else unit
+        title, label = ", ".join(filter(None, (meaning_of(name), arm))), "" if unit == "1" else unit
         finish_axes(axes, title, label, results[shown[name]].values)
 
     panels = {
@@ -128,8 +133,10 @@ def scalar_pictures(results: xr.Dataset) -> dict[str, Picture]:
         for name in shown
         for arm in (by_arm(results[name]) if points else [None])
     }
-    title = f"{experiment}: {results.sizes['seed']:,} seeds"
-    return overview(panels, title, f"{', '.join(shown)} over steps: mean over seeds{band}")
+    seeds = results.sizes["seed"]
+    title = f"{experiment}: {seeds:,} seed{'s' * (seeds != 1)}"
+    meanings = ", ".join(meaning_of(name) for name in shown)
+    return overview(panels, title, f"{meanings} over steps: mean over seeds{band}")
 
 
 def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.Dataset:

@@ -17,6 +17,8 @@ from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
     Column,
     Table,
+    arm_cells,
+    arm_header,
     format_mean,
     format_number,
     reference_arm,
@@ -121,6 +123,22 @@ def arms_table(loss: xr.DataArray, title: str, columns: Sequence[Column], note: 
     first = Column("arm", arms), Column(str(loss.attrs["long_name"]), losses, format_mean)
     difference = Column(f"− {reference}", gaps, format_mean)
     return Table.of(title, [*first, difference, *columns], note)
+
+
+def sweep_table(
+    loss: xr.DataArray, title: str, columns: Sequence[Column] = (), note: str = ""
+) -> Table:
+    """Return a row per sweep point: every arm's loss, the differences, and further columns.
+
+    `loss`: see `Conclusion`, of a sweep.
+    """
+    names = swept_names(loss)
+    rows = [
+        (*map(number_label, values.values()), *arm_cells(own))
+        for values, own in sweep_points(loss, names)
+    ]
+    own = map(Column, (*names, *arm_header(loss)), zip(*rows))
+    return Table.of(title, [*own, *columns], f"Mean ± 95 %. {note}".rstrip())
 
 
 def verdict(gap_S: np.ndarray, error: float = 0.05) -> str:

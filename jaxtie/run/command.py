@@ -388,7 +388,7 @@ def _verdict_lines(folder: RunFolder, judged: Table) -> Iterator[str]:
     if missing:
         yield (
             f"- no data yet: {missing} claim{'s' * (missing > 1)} about arms, records or other runs"
-            f" that are not in {folder.path.parent}"
+            f" that are not in {folder.path} or next to it"
         )
 
 

@@ -244,6 +244,9 @@ def test_a_task_without_a_conclusion_has_the_same_sentences(swept):
     assert any("best point" in line for line in conclusion.lines()) == bool(swept)
     table = conclusion.table
     assert table.header[-2:] == ("tied − untied", "tied+bias − untied")
+    if swept:
+        rows = [(row[0], row[-2]) for row in table.rows]
+        assert rows == [("4", "0.200 ± 0.001"), ("8", "0.200 ± 0.001")]
 
 
 @pytest.mark.slow

@@ -135,8 +135,8 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(finished, tmp_path, monke
         " (holds: 1, fails: 1, no data yet: 3), all in runs/small/claims.md:\n"
         "- holds: There is a loss. +"
     ) in shown
-    missing = "- no data yet: 3 claims about arms, records or other runs that are not in runs\n"
-    assert missing in shown
+    missing = "- no data yet: 3 claims about arms, records or other runs that are not in "
+    assert f"{missing}runs/small or next to it\n" in shown
     assert command.main([*line, "--json"]) == 0
     first, second, _, other, _ = json.loads(capsys.readouterr().out)["claims"]
     assert second["claim"] == "There is none. (Our hypothesis is the opposite.)"
