@@ -26,7 +26,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
-from jaxtie.run.experiment_files import load_claims
+from jaxtie.run.experiment_files import load_experiment_and_claims
 
 EVEN, RARE = 0.5, 0.1
 
@@ -59,5 +59,5 @@ claims = tuple(
         claim,
         arms={term.replace("@500", "@1200"): weight for term, weight in claim.weights.items()},
     )
-    for claim in load_claims(Path(__file__).with_name("duplicates_causal.py"))
+    for claim in load_experiment_and_claims(Path(__file__).with_name("duplicates_causal.py"))[1]
 )

@@ -40,7 +40,7 @@ from jaxtie.results.plots import subplots
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.command import MAY_DIFFER
-from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_experiment, load_experiment_and_claims
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")
@@ -124,7 +124,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         for each in chosen:
             name, _, own = each.partition(":")
             numbers[name] = {natural(number) for number in own.split(",")}
-        declared = {name: load_claims(files[name]) for name in numbers}
+        declared = {name: load_experiment_and_claims(files[name])[1] for name in numbers}
         table = claims_table("Claims, with verdicts", runs, declared, numbers)
         kept = [i for i, label in enumerate(table.header) if label != "quantity"]
         header, *rows = (tuple(row[i] for i in kept) for row in (table.header, *table.rows))

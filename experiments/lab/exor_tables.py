@@ -10,7 +10,6 @@ import xarray as xr
 from jaxtie.config import names_of
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import EXCESS, distance, live_pairs
-from jaxtie.results.statistics import BOOTSTRAP
 from jaxtie.results.tables import (
     Column,
     Table,
@@ -187,10 +186,10 @@ def correlation(
     found = bootstrap(
         (seeds_S,),
         of_seeds,
-        n_resamples=max(BOOTSTRAP, math.ceil(10 / error)),  # some beyond either end
+        n_resamples=max(2_000, math.ceil(10 / error)),  # some beyond either end
         confidence_level=1 - error,
         method="percentile",
-        batch=BOOTSTRAP,
+        batch=2_000,
         rng=0,
     )
     low, high = map(float, found.confidence_interval)

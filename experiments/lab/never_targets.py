@@ -17,7 +17,6 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from models import Runs, final_loss, process_cells
 
 from jaxtie.exor import analysis
-from jaxtie.results import statistics
 from jaxtie.results.plots import COLOURS, STYLE, subplots
 from jaxtie.results.tables import (
     Table,
@@ -178,9 +177,7 @@ def ratio_of_means(top_S: np.ndarray, bottom_S: np.ndarray) -> tuple[float, floa
         return top_S.mean(axis) / bottom_S.mean(axis)
 
     both = (top_S, bottom_S)
-    found = bootstrap(
-        both, ratio, paired=True, n_resamples=10 * statistics.BOOTSTRAP, method="percentile", rng=0
-    )
+    found = bootstrap(both, ratio, paired=True, n_resamples=20_000, method="percentile", rng=0)
     low, high = map(float, found.confidence_interval)
     return low, float(ratio(*both)), high
 

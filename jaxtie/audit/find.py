@@ -266,7 +266,7 @@ def _side(candidate: _Candidate) -> str:
 def _find_inputs(tensors: Tensors, sizes: set[int]) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
-    own = [one for one in found if not _is_other_part(one.name)]
+    own = [one for one in found if not {*split_name(one.name)} & {*NAMES["other_parts"]}]
     is_text = bool(own) or not any(map(CODEBOOK.search, tensors))
     text = "has an embedding for each codebook, as MusicGen, which cannot be tied; give one as"
     check(is_text, f"{text} --input, its head as --output")
@@ -284,10 +284,6 @@ def _find_inputs(tensors: Tensors, sizes: set[int]) -> list[_Candidate]:
         }
         fitting = [one for one in fitting if one.tensor.shape in heads] or fitting
     return _agreeing(fitting, "input")
-
-
-def _is_other_part(name: str) -> bool:
-    return not set(split_name(name)).isdisjoint(NAMES["other_parts"])
 
 
 def _agreeing(found: list[_Candidate], role: str) -> list[_Candidate]:

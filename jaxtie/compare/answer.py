@@ -162,18 +162,31 @@ class Comparison:
         return json_numbers(own)
 
     def plot(self) -> Figure:
-        """Draw both arms over their common steps: every seed, and the mean."""
+        """Draw the gap at the common steps, its interval and the margin; without steps the losses.
+
+        The vertical axis fits the second half of the steps: the first gaps are large.
+        """
         figure, ((axes,),) = plots.subplots(1, 1, (7.0, 4.2))
-        for own, (colour, name) in zip(self.arms, plots.coloured(a.name for a in self.arms)):
-            style: dict[str, Any] = {"color": colour, "marker": "o" * (len(self.common) < 2)}
-            if self.axis:
-                loss = own.logs.curves(self.axis).loc[self.common, own.ends.index]
-                axes.plot(loss.index, loss, alpha=0.3, linewidth=0.8, **style)
-                axes.plot(loss.index, loss.mean(axis=1), label=name, **style)
-            else:
-                axes.plot([name] * len(own.ends), own.ends, label=name, linestyle="", **style)
-        axes.set(xlabel=self.axis, ylabel=f"{self.arms[0].logs.column}, {self.unit}")
         axes.set_title("\n".join(textwrap.wrap(self.lines[0], 80)), fontsize=9, parse_math=False)
+        names, (low, mean, high) = [own.name for own in self.arms], self.gap
+        if not self.axis:
+            for own in self.arms:
+                axes.plot([own.name] * len(own.ends), own.ends, "o", color=plots.COLOURS[0])
+            axes.set_ylabel(f"{self.arms[0].logs.column}, {self.unit}")
+            return figure
+        kept = [own.ends.index.drop(own.stuck) for own in self.arms]
+        first, second = (
+            own.logs.curves(self.axis).loc[self.common, seeds].mean(axis=1)
+            for own, seeds in zip(self.arms, kept)
+        )
+        gap, bars = first - second, np.nan_to_num([[mean - low], [high - mean]])
+        axes.axhspan(-self.margin, self.margin, color="k", alpha=0.1, label="margin")
+        axes.plot(gap.index, gap, label="difference of means", color=plots.COLOURS[1])
+        axes.errorbar(self.at, mean, bars, color="k", marker="D", capsize=4, label="90 % interval")
+        shown = np.r_[gap[len(gap) // 2 :], mean - bars[0], mean + bars[1], 0]
+        room = max(np.ptp(shown) / 5, self.margin)
+        axes.set(ylim=(shown.min() - room, shown.max() + room), xlabel=self.axis)
+        axes.set_ylabel(f"{' − '.join(names)}, {self.unit}")
         axes.legend()
         return figure
 

@@ -19,8 +19,6 @@ from jaxtie.options import (
     run_command,
 )
 
-CAPTION = "Losses of both arms at their common steps: every seed (thin) and the mean (thick)."
-
 
 @dataclass(frozen=True)
 class CompareOptions:
@@ -39,7 +37,7 @@ Exit status: 0 done, 2 a user's error.
                      have different ones
   --margin NAT       gap that matters, in the unit of the losses (0.01)
   --unpaired         runs of the same seed share nothing, so they are no pairs
-  --out DIR          folder for comparison.png: both arms over all common steps
+  --out DIR          folder for comparison.png: the gap at all common steps
   --json             print the answer as JSON instead
 """
     arms: tuple[str, ...] = argument(str, ())
@@ -66,7 +64,7 @@ def _run(options: CompareOptions) -> int:
     paired = not options.unpaired
     found = compare(a, b, column=options.column, margin=options.margin, paired=paired)
     if options.out:
-        plots.draw_all({"comparison": plots.Picture(CAPTION, found.plot)}, options.out)
+        plots.draw_all({"comparison": plots.Picture("the gap", found.plot)}, options.out)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
         return 0

@@ -5,8 +5,6 @@ import warnings
 
 import numpy as np
 
-BOOTSTRAP = 2000  # resamples
-
 
 def mean_interval(
     values: np.ndarray, axis: int = 0, error: float = 0.05

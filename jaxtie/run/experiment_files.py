@@ -47,11 +47,6 @@ def load_experiment(path: Path) -> TaskConfig:
     return load_experiment_and_claims(path)[0]
 
 
-def load_claims(path: Path) -> tuple[Any, ...]:
-    """Return the `claims` of an experiment file; see `load_experiment_and_claims`."""
-    return load_experiment_and_claims(path)[1]
-
-
 def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]:
     """Execute an experiment file and return its `experiment` and its `claims`, if any.
 

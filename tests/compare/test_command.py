@@ -89,14 +89,26 @@ def test_json_and_python_are_the_same_answer(arms, capsys):
     )
 
 
-def test_the_figure_has_every_seed_and_the_mean_at_all_common_steps(tmp_path):
+def test_the_figure_has_the_gap_at_all_common_steps(tmp_path):
     a = write(tmp_path / "a.csv", "step,0,1\n100,5,5\n200,4,4\n300,3,3.5\n400,2,2\n")
     b = write(tmp_path / "b.csv", "step,0,1\n100,5,6\n300,3,3\n")
+    found = jaxtie.compare(a, b)
+    axes = found.plot().axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[100, -0.5], [300, 0.25]]
+    low, _, high = found.gap
+    (bar,) = axes.collections[0].get_segments()
+    assert bar == pytest.approx(np.array([[300, low], [300, high]]))
+    lowest, highest = axes.get_ylim()
+    assert lowest < low and highest > high and axes.get_ylabel() == "a − b, nat"
+
+
+def test_the_figure_without_steps_has_every_loss(tmp_path):
+    a, b = (
+        write(tmp_path / "a.csv", "loss\n3.1\n3.2\n"),
+        write(tmp_path / "b.csv", "loss\n3.3\n3\n"),
+    )
     axes = jaxtie.compare(a, b).plot().axes[0]
-    drawn = [line.get_xydata().tolist() for line in axes.lines]
-    assert len(drawn) == 6 and [100.0, 5.5] in drawn[5] and [300.0, 3.25] in drawn[2]
-    assert all([x for x, _ in own] == [100, 300] for own in drawn)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[3.1, 3.2], [3.3, 3]]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scipy import stats
 
 from jaxtie import Experiment
 from jaxtie.results.claims import claims_table
-from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_experiment, load_experiment_and_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = {path.stem: path for path in EXPERIMENTS.glob("never_targets*.py")}
@@ -35,7 +35,7 @@ def test_experiment_files_declare_the_claimed_arms():
     experiments = {own.name: own for own in declared if isinstance(own, Experiment)}
     published = [load_experiment(path) for path in EXPERIMENTS.glob("output_bias*.py")]
     every = experiments | {own.name: own for own in published}
-    claims = load_claims(FILES["never_targets"])
+    claims = load_experiment_and_claims(FILES["never_targets"])[1]
     assert len(claims) == 22
     for claim in claims:
         for key, weight in claim.weights.items():
@@ -68,7 +68,7 @@ def test_targets_only_tables_report_missing_data():
     assert gaps["ndh", "published"][0] == "no data yet"
     own = gaps["main with p(X) = 0.5", "published"]
     assert own[:4] == ("100", "40", "0.375", "0.125") and own[5] == "0.000 ± 0.000 (25 seeds)"
-    claims = load_claims(EXPERIMENTS / "never_targets.py")
+    claims = load_experiment_and_claims(EXPERIMENTS / "never_targets.py")[1]
     table = claims_table("Claims", runs, {"never-targets": claims})
     verdicts = [row[-1] for row in table.rows]
     assert verdicts.count("no data yet") == 20 and len(verdicts) == 22

@@ -19,7 +19,7 @@ from jaxtie.exor import theory
 from jaxtie.exor.task import build_contexts
 from jaxtie.results import plots
 from jaxtie.run.command import main, main_report
-from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_experiment, load_experiment_and_claims
 from jaxtie.training.member import make_member
 
 FILES = {path.stem: path for path in (Path(__file__).parents[2] / "experiments").glob("*.py")}
@@ -116,7 +116,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_differ_as_named_and_have_the_claimed_arms(name):
-    experiment, claims = load_experiment(FILES[name]), load_claims(FILES[name])
+    experiment, claims = load_experiment_and_claims(FILES[name])
     changes, arms = VARIANTS[name]
     same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
     assert experiment == Experiment(arms=tuple(arms.split()), **same | changes)
@@ -181,7 +181,7 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
     exor, text, claims = (
         load_experiment(FILES["gradient_roles"]),
         load_experiment(path),
-        load_claims(path),
+        load_experiment_and_claims(path)[1],
     )
     assert {*text.arms} == {*exor.arms} and text.roles
     assert (text.objective, len(text.seeds)) == ("causal", 3)
@@ -192,7 +192,7 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
 def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
     """Claims can be measured: their arms and probabilities are there."""
     path = FILES[f"duplicates_{name}"]
-    experiment, claims = load_experiment(path), load_claims(path)
+    experiment, claims = load_experiment_and_claims(path)
     assert (experiment.objective, experiment.duplicates) == (name, (0.5, 0.1))
     arms = ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
     assert (names_of(experiment.arms), len(experiment.seeds)) == (arms, 3)

@@ -13,7 +13,7 @@ from text_results import BY_PAIR, text_results
 
 from jaxtie.config import UserError
 from jaxtie.results.claims import Estimate, claims_table, judge_claims
-from jaxtie.run.experiment_files import load_claims
+from jaxtie.run.experiment_files import load_experiment_and_claims
 from jaxtie.text.analysis import groups_of, log_decay_ratio
 from jaxtie.text.claims import TextClaim
 from jaxtie.text.plots import text_panels
@@ -102,7 +102,8 @@ def test_baselines_follow_the_loss():
     assert rows["loss of the token on the left alone (bigram), nat"][0] == "4.500"
 
 
-CLAIMS = load_claims(Path(__file__).parents[2] / "experiments" / "duplicates_causal.py")
+PATH = Path(__file__).parents[2] / "experiments" / "duplicates_causal.py"
+CLAIMS = load_experiment_and_claims(PATH)[1]
 
 
 def judged(results: xr.Dataset) -> list[tuple[str, Estimate]]:

@@ -11,7 +11,6 @@ import numpy as np
 import xarray as xr
 
 from equivalence import estimators, inference
-from jaxtie.results.statistics import BOOTSTRAP
 
 NEAR = 0.1  # relative to unrelated tokens; below it two tokens are near in a sense
 FAR = 0.3  # minimum for an offender in the other sense
@@ -201,7 +200,7 @@ def share_near(
     if not pairs:
         return Share(np.nan, np.nan, np.nan, 0)
     rng = np.random.default_rng(0)
-    weight_RxK = rng.multinomial(len(tokens), np.full(len(tokens), 1 / len(tokens)), size=BOOTSTRAP)
+    weight_RxK = rng.multinomial(len(tokens), np.full(len(tokens), 1 / len(tokens)), size=2_000)
     above_R, below_R = (weight_RxK @ sums_2xK.T).T
     share_R = above_R[below_R > 0] / below_R[below_R > 0]
     low, high = np.quantile(share_R, [0.025, 0.975])
