@@ -1,5 +1,6 @@
 """Write a page per committed experiment, `experiments/results/NAME.md`."""
 
+import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -81,6 +82,9 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
             tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
         else:
             tables += OF_LOSSES[name](data)
+            described = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            parts = (" ".join(part.split()) for part in described.split("\n\n"))
+            lines = [part for part in parts if part.startswith("Found")]
         head = [
             f"# {name}",
             f"Claim: {claim}",
