@@ -27,6 +27,7 @@ from condense import condense, join_seeds, write_committed
 from matplotlib.figure import Figure
 from models import models_table
 from pages import MODELS, PRICES, answer_table, equal_sizes_table, result_pages
+from roles import draw_shares
 from tying_gap import draw_gaps
 
 from jaxtie.config import UserError, natural
@@ -35,7 +36,6 @@ from jaxtie.options import run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import subplots
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
@@ -172,7 +172,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 def draw_roles(results: xr.Dataset) -> Figure:
     """Draw the output role's share of each row of the tied table."""
     figure, grid = subplots(1, 1, (5.8, 4.2))
-    role_panels(results)["roles_by_group"](grid.flat[0])
+    draw_shares(results, "tied", grid.flat[0])
     return figure
 
 

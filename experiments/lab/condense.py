@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from roles import tied_arms
 from similarity import SIMILARITIES, compare_with_untied
 
 from jaxtie.config import Arm, Head
@@ -14,13 +15,7 @@ from jaxtie.exor import analysis as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.results.analysis import scalars
 from jaxtie.results.folder import RunFolder, atomic_write
-from jaxtie.results.gradient_by_role import (
-    EARLY_PART,
-    PUSH_VARIABLES,
-    ROLE_VARIABLES,
-    has_roles,
-    tied_arms,
-)
+from jaxtie.results.gradient_by_role import EARLY_PART, PUSH_VARIABLES, ROLE_VARIABLES
 from jaxtie.results.tables import arms_of, last_step, swept
 from jaxtie.text.analysis import BASELINES, MASK_NORMS
 from jaxtie.text.pairs import PREDICTED
@@ -233,7 +228,7 @@ def condense_exor(results: xr.Dataset) -> xr.Dataset:
         if results.sizes["seed"] > COURSE_OF_SEEDS:
             of_mask = of_mask.assign(of_mask[few].where(of_mask["eval_step"].isin(steps)))
         parts.append(of_mask)
-    if has_roles(results):
+    if "step_square" in results:
         parts += [between_steps(results, steps), *_similarities(results, steps)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(
         results.attrs, width=results.sizes["dim"]
@@ -286,7 +281,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     ]
     if PREDICTED[0] in results:
         parts.append(_pairs_at_ends(results, last))
-    if has_roles(results):
+    if "step_square" in results:
         parts += [between_steps(results, here), *_similarities_at_end(results, run, last)]
     return xr.merge(parts, join="outer").assign_attrs(results.attrs)
 

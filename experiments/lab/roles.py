@@ -1,16 +1,45 @@
-"""Tables of gradients by role: shares of Adam's steps, contributions to distances."""
+"""Gradients by role: shares of Adam's steps in a table and a figure, contributions to distances."""
 
 import itertools
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 
 from jaxtie.exor.analysis import live_pairs
 from jaxtie.exor.tables import ADJUSTED, log_ratios
-from jaxtie.results.gradient_by_role import by_group, is_written, output_share, tied_arms
+from jaxtie.results.gradient_by_role import ROLE_VARIABLES, output_share
+from jaxtie.results.plots import curves, finish_axes
 from jaxtie.results.tables import Table, arms_of, format_mean, format_median, last_step
 
 FEW = 6  # seeds: fewer have no interval by ranks
+
+
+def tied_arms(results: xr.Dataset) -> list[str]:
+    """Return the names of the arms that are tied throughout."""
+    return [arm.name for arm in arms_of(results) if arm.untied_from is None]
+
+
+def by_group(results: xr.Dataset, arm: str) -> dict[str, xr.Dataset]:
+    """Return an arm's variables from its first update on: of the whole table, and of each group.
+
+    Groups of which no token occurs are left out.
+    """
+    own = results.sel(arm=arm)[list(ROLE_VARIABLES)].isel(step=slice(1, None))
+    parts = {"all": own.sum("group", skipna=False)}
+    parts |= {str(group): own.sel(group=group) for group in own["group"].values}
+    return {label: part for label, part in parts.items() if part["step_square"].sum() != 0}
+
+
+def draw_shares(results: xr.Dataset, arm: str, axes: Axes) -> None:
+    """Draw the output role's share of Adam's steps on each group of rows of an arm."""
+    groups = by_group(results, arm)
+    del groups["all"]
+    shares = {label: output_share(part) for label, part in groups.items()}
+    curves(axes, shares, alpha=0.2, linewidth=1.2)
+    axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
+    axes.set_ylim(-0.05, 1.05)
+    finish_axes(axes, f"rows of {arm}", "share of the output role", results["step"].values)
 
 
 def shares_table(results: xr.Dataset) -> Table:
@@ -21,7 +50,7 @@ def shares_table(results: xr.Dataset) -> Table:
     rows = []
     for arm in tied_arms(results):
         for label, part in by_group(results, arm).items():
-            if not is_written(part) or (label != "all" and arm != "tied"):
+            if label != "all" and arm != "tied":
                 continue
             ends = part.isel(step=[0, -1])
             squares = ends["output_gradient_square"], ends["input_gradient_square"]

@@ -13,7 +13,6 @@ from jaxtie.config import names_of
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import distance, live_pairs
 from jaxtie.results.analysis import scalar_pictures
-from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import (
     FAILS,
     HOLDS,
@@ -70,7 +69,6 @@ def exor_panels(results: xr.Dataset) -> dict[str, Panel]:
         **distances,
         "stuck": partial(draw_stuck, results),
         "loss of every seed": partial(draw_every_seed, results),
-        **role_panels(results),
     }
 
 

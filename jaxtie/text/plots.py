@@ -6,7 +6,6 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from jaxtie.results.gradient_by_role import role_panels
 from jaxtie.results.plots import (
     COLOURS,
     FAILS,
@@ -92,4 +91,4 @@ def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
         " over seeds or pairs"
     )
     caption = f"All curves over the steps of training, arms {arms}, with 95 % confidence bands"
-    return overview(text_panels(results) | role_panels(results), title, caption)
+    return overview(text_panels(results), title, caption)

@@ -32,7 +32,7 @@ def compiled_as_users_do():
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory, compiled_as_users_do):
     folder = tmp_path_factory.mktemp("recall") / "run"
-    options = ["--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL, "--out", str(folder)]
+    options = ["--seeds", "32", "--sweep", "learning_rate=0.001,0.01", *SMALL, "--out", str(folder)]
     assert main([str(RECALL), *options]) == 0
     return folder
 
@@ -41,7 +41,7 @@ def run_folder(tmp_path_factory, compiled_as_users_do):
 def test_it_trains_in_lanes_with_tables_and_figures(run_folder):
     results = jaxtie.load(run_folder)
     assert results["valid_loss"].dims == ("arm", "learning_rate", "seed", "eval_step")
-    assert results.sizes["seed"] == 64 and results.sizes["learning_rate"] == 2
+    assert results.sizes["seed"] == 32 and results.sizes["learning_rate"] == 2
     end = results.isel(eval_step=-1)["valid_loss"].mean("seed")
     start_ = results.isel(eval_step=0)["valid_loss"].mean("seed")
     assert (end.sel(learning_rate=0.01) < start_.sel(learning_rate=0.01) - 0.3).all()
@@ -65,7 +65,7 @@ def test_a_seed_has_the_same_bits_alone_and_at_one_rate(run_folder, tmp_path):
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(run_folder, tmp_path):
     folder = tmp_path / "run"
-    options = [str(RECALL), "--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL]
+    options = [str(RECALL), "--seeds", "32", "--sweep", "learning_rate=0.001,0.01", *SMALL]
     process = start(folder, *options, "--checkpoint-every", "0.01")
     until_recorded(process, folder, 5)
     process.send_signal(signal.SIGKILL)
