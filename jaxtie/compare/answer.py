@@ -258,12 +258,13 @@ def _sides(logs: tuple[Logs, Logs], axis: str) -> tuple[tuple[Side, Side], list[
             " both at the same, or leave out the seeds that end early",
         )
         ends = [own.loc[common[-1]].dropna() for own in curves]
-    if axis == "step" and all("tokens" in own.axes for own in logs):
-        seen = [own.rows["tokens"][own.rows["step"] == common[-1]].median() for own in logs]
+    counted = [each for each in ("tokens", "epoch") if all(each in own.axes for own in logs)]
+    for other in counted if axis == "step" else ():
+        seen = [own.rows[other][own.rows["step"] == common[-1]].median() for own in logs]
         shown = " and ".join(f"{count:g} in {own.name}" for own, count in zip(logs, seen))
         check(
             abs(seen[0] - seen[1]) <= 0.01 * max(seen),
-            f"step {common[-1]:g} is after other tokens, {shown}; drop one of the two columns to"
+            f"step {common[-1]:g} is after other {other}, {shown}; drop one of the two columns to"
             " choose what to compare at",
         )
     for own, end in zip(logs, ends):

@@ -144,7 +144,7 @@ def plan(ends: Ends, margin: float, deviation: float) -> tuple[int | None, float
 
 
 def stuck(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which seeds of each arm are stuck: they end far above the others of their arm.
+    """Return which seeds of each arm are stuck: far above the others of their arm, above all else.
 
     The losses of an arm are split at their largest jump. Those above it are stuck if they are at
     least `LEAST_JUMP` above the mean of the others, and further than normal ones are, by Student's
@@ -163,4 +163,5 @@ def stuck(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         limit = error * stdtrit(df, 1 - STUCK_LEVEL / len(own)) if df else math.inf
         is_stuck = len(above) > 0 and above[0] > below.mean() + max(limit, LEAST_JUMP)
         found.append(own >= above[0] if is_stuck else np.zeros(len(own), bool))
-    return found[0], found[1]
+    top_a, top_b = (own[~is_stuck].max() for own, is_stuck in zip((a, b), found))
+    return found[0] & (a > top_b), found[1] & (b > top_a)  # others as high are kept

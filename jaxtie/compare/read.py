@@ -48,6 +48,7 @@ NOT_OF_ONE_RUN = SUMMARY | set("best lower upper scale norm aux delta diff gap r
 NO_LOSS = set("acc accuracy f1 bleu score reward lr rate time".split())
 # Settings in names of runs.
 SETTINGS = r"(?<![a-z])(?:lr|wd|width|dim|layers?|bs|batch|vocab)[-_=]?\d+(?:\.\d+)?(?:e-?\d+)?"
+VARIED = r"(.*_)?(lr|learning_rate|wd|weight_decay|width|dim|d_model|layers?|batch_size|model)"
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 BLANK = {"", "-", "--", "null", "none", "na", "n/a", "#n/a", "<na>"}
 SUFFIXES = {".csv", ".tsv", ".txt", ".md", ".json", ".jsonl", ".ndjson"}
@@ -155,10 +156,10 @@ def _read_run(folder: Path, arm: str | None, column: str | None) -> Logs:
     known = [own for own in known if results[own].dims[2:] in (("step",), ("eval_step",))]
     check(name in known, f"{folder}: has no {name}; --column: one of {', '.join(known)}")
     loss, diverged = (results[own].sel(arm=chosen) for own in (name, "diverged_at"))
-    axis = str(loss.dims[1])
+    axis, reached = str(loss.dims[1]), loss.notnull() | (diverged >= 0)
     loss = loss.where((diverged < 0) | (loss[axis] < diverged)).transpose("seed", axis)
     rows = loss.to_series().rename("loss").reset_index().rename(columns={axis: "step"})
-    rows = rows.astype({"step": float, "seed": str})
+    rows = rows[reached.transpose("seed", axis).values.ravel()].astype({"step": float, "seed": str})
     rows = rows.assign(tokens=np.nan, epoch=np.nan, text="", file=str(folder), line=0)
     source = "validation" if "valid" in name else "training"
     shown = f"{name} of {results.attrs['experiment']}" if "experiment" in results.attrs else name
@@ -266,6 +267,8 @@ def _read_losses(
     table, comma = _read_table(path)
     if tag := re.search(r"(?<![a-z])tag[-_](.+)", path.stem):  # a file of TensorBoard
         table = table.rename(columns={"Value": tag[1]})
+    is_other = "Value" in table and {"acc", "accuracy", "f1"} & {*_normal(path.stem).split("_")}
+    check(not is_other, f"{path}: holds no loss by its name")
     table, selected = _select(table, selected, wanted, path)
     names = {name: _normal(name) for name in table.columns}
     axes = {}
@@ -274,10 +277,15 @@ def _read_losses(
         found.sort(key=lambda name: ("global" not in names[name], name.startswith("_")))
         axes[axis] = next(iter(found), "")
     seeds = [name for name, own in names.items() if re.fullmatch(SEED_COLUMNS, own)]
+    varied = [n for n in names if re.fullmatch(VARIED, names[n]) and table[n].nunique() > 1]
+    check(any(axes.values()) or not varied, f"{path}: rows differ in {', '.join(varied)}; keep one")
     seed = min(seeds, key=lambda name: "seed" not in names[name], default="")
     others = [name for name in names if name not in (*axes.values(), *seeds)]
     runs, metrics = ({name: _split(name)[i] for name in others} for i in (0, 1))
     metric, source, unit = _choose(set(metrics.values()), wanted, path)
+    marks = [path.stem, *(m for n in names if re.fullmatch(SPLITS, names[n]) for m in {*table[n]})]
+    where = [own for own in WHERE if any(re.search(WHERE[own], _normal(mark)) for mark in marks)]
+    source = source or (where[0] if len(where) == 1 else "")
     columns = [name for name in others if metrics[name] == metric]
     if selected is not None:
         columns = [name for name in columns if fnmatch.fnmatch(runs[name], selected)]
@@ -307,7 +315,8 @@ def _read_losses(
             )
         is_blank = table[name].str.lower().isin(BLANK)  # another loss was logged, or none
         has_any = (~is_blank).groupby(own["seed"].to_numpy()).transform("any")
-        own = own[(~is_blank | ~has_any) & (own["seed"] != "")]
+        own = own[~is_blank | ~has_any]
+        check((own["seed"] != "").all(), f"{path}: has rows without a {seed}; fill it in")
         parts.append(own.rename_axis("line").reset_index().assign(file=str(path)))
     rows = pd.concat(parts)
     steps = rows["step"][rows["seed"] == rows["seed"].iloc[0]] if len(rows) else rows["step"]
@@ -388,7 +397,7 @@ def _read_json(text: str, path: Path) -> pd.DataFrame:
     except (ValueError, TypeError, RecursionError, AttributeError, NotImplementedError):
         raise UserError(f"{path}: expected a table, JSON lines or trainer_state.json") from None
     table = table.set_axis(range(1, len(table) + 1)).rename(columns=str)
-    return table.map(lambda own: "" if own != own else "nan" if own is None else str(own))
+    return table.map(lambda own: "" if own is None or own != own else str(own))
 
 
 def _select(
@@ -446,7 +455,8 @@ def _kind(metric: str, is_chosen: bool = False) -> tuple[str, str] | None:
     if not is_chosen and (not LOSS.fullmatch(own) or NOT_OF_ONE_RUN & set(own.split("_"))):
         return None
     source = next((name for name, pattern in WHERE.items() if re.search(pattern, own)), "")
-    return source, next((name for name in UNITS if re.search(UNITS[name], own)), "nat")
+    known = "nat" if LOSS.fullmatch(own) else "units"
+    return source, next((name for name in UNITS if re.search(UNITS[name], own)), known)
 
 
 def _choose(metrics: set[str], wanted: list[str], path: Path) -> tuple[str, str, str]:

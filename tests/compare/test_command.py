@@ -205,6 +205,37 @@ def test_steps_of_other_batch_sizes_are_refused(tmp_path):
         jaxtie.compare(a, b)
 
 
+def test_steps_of_other_epochs_are_refused(tmp_path):
+    a = write(tmp_path / "a.csv", "step,epoch,loss\n1000,1.0,3.3\n")
+    b = write(tmp_path / "b.csv", "step,epoch,loss\n1000,2.0,3.2\n")
+    with pytest.raises(UserError, match=r"step 1000 is after other epoch, 1 in .* and 2 in .*"):
+        jaxtie.compare(a, b)
+
+
+@pytest.mark.parametrize("name", ["tied_accuracy_s0.csv", "acc-s0.csv"])
+def test_a_download_of_accuracies_from_tensorboard_is_refused(tmp_path, name):
+    b = write(tmp_path / "loss_s0.csv", "Wall time,Step,Value\n1,100,3.3\n")
+    a = write(tmp_path / name, "Wall time,Step,Value\n1,100,0.4\n")
+    with pytest.raises(UserError, match="holds no loss by its name"):
+        jaxtie.compare(a, b)
+
+
+def test_a_chosen_column_of_an_unknown_unit_is_not_in_nats(tmp_path):
+    texts = [finals(own).replace("loss", "bpc") for own in ((1.32, 1.33), (1.30, 1.31))]
+    a, b = (write(tmp_path / f"{i}.csv", text) for i, text in enumerate(texts))
+    assert " = +0.0200 units of bpc at step 9" in jaxtie.compare(a, b, column="bpc").lines[0]
+
+
+def test_a_seed_no_higher_than_others_that_train_is_not_stuck(tmp_path):
+    """One arm has two levels and a seed in between, the other one a level alone."""
+    high = 3.30 + 0.002 * np.arange(6)
+    low = np.r_[3.0 + 0.002 * np.arange(10), high[:3]]
+    a, b = write(tmp_path / "a.csv", finals(high)), write(tmp_path / "b.csv", finals(low))
+    found = jaxtie.compare(a, b)
+    assert not found.arms[0].stuck and not found.arms[1].stuck
+    assert found.gap[1] == pytest.approx(high.mean() - low.mean())
+
+
 def test_two_runs_of_one_seed_are_not_merged(tmp_path):
     """They are logged at other steps, so that only some steps have two losses."""
     for rate, every in (("1e-3", 100), ("3e-3", 250)):
@@ -336,6 +367,17 @@ def test_a_run_is_compared_by_its_arms(folder, capsys):
     assert last == f"The summary of {folder} says: {TOO_SHORT}: all stuck."
     found = jaxtie.compare(f"{folder}:untied", f"{folder}:tied")
     assert found.arms[0].missing == ["5"] and found.gap[1] == pytest.approx(3.20 - 3.225)
+
+
+def test_an_interrupted_run_is_compared_as_far_as_it_got(folder):
+    """A step that is not reached is none at which seeds diverged."""
+    results = RunFolder(folder).load()
+    results["valid_loss"].loc[{"arm": "tied", "eval_step": 20}] = np.nan
+    results["diverged_at"][:] = -1
+    write_sealed(RunFolder(folder).results, bytes(results.to_netcdf(engine="h5netcdf")))
+    found = jaxtie.compare(f"{folder}:tied", f"{folder}:untied")
+    assert found.at == 10 and found.gap[1] == pytest.approx(0.025)
+    assert not found.arms[0].missing and not found.arms[1].missing
 
 
 def test_a_run_is_compared_with_files(folder, tmp_path):

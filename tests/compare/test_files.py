@@ -507,6 +507,15 @@ REFUSED = {
         "seed,step,train_loss\n0,1000,3\n",
         r"train_loss \(training nat\) and .* choose one by --column",
     ),
+    "rows of the training split": (
+        "seed,split,step,loss\n0,train,1000,3\n1,train,1000,3.1\n",
+        r"loss \(training nat\) and .* choose one by --column",
+    ),
+    "rows of other rates": ("lr,val_loss\n0.001,3.3\n0.003,3.28\n", r"rows differ in lr; keep one"),
+    "rows without their seed, as of merged cells": (
+        "seed,step,loss\n0,100,3.9\n,1000,3.3\n",
+        r"has rows without a seed; fill it in",
+    ),
     "a grouped export of W&B": (
         '"Step","group: tied - loss"\n9,3.1\n',
         r"mean over runs; export the runs ungrouped",
