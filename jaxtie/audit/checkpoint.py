@@ -131,7 +131,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     if is_orbax(folder):
         return _open_orbax(folder, folder)
     indices = [name for name in names if name.endswith(INDEX)]
-    if indices:
+    if indices and MAIN_FILES[0] not in names:
         return _open_sharded(folder / min(indices, key=lambda name: name != f"model{INDEX}"))
     own = [name for name in names if not name.startswith(ADAPTER)]
     for ending in (".safetensors", ".gguf", ".npz", ".keras", ".weights.h5", ".h5", ".hdf5"):

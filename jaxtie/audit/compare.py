@@ -200,7 +200,9 @@ def _likely_relation(first: EmbeddingTable, second: EmbeddingTable) -> tuple[Rel
     cross = (x[is_finite] * y[is_finite]).sum(axis=1)
     factors = cross[own > 0] / own[own > 0]
     scale = float(np.median(factors)) if len(factors) else 1.0
-    if scale and _compare_rows(a, b, "scale", scale)[0].mean() > 0.5:
+    coarse = min(a.dtype, b.dtype, key=PRECISION.index)
+    is_scaled = scale and abs(scale - 1) > 4 * max(float(ml_dtypes.finfo(coarse).eps), 1e-7)
+    if is_scaled and _compare_rows(a, b, "scale", scale)[0].mean() > 0.5:
         return "scale", scale
     return plain, 1.0
 
@@ -229,5 +231,5 @@ def _compare_rows(
             signs, equal = int((by_value & ~equal).sum()), by_value
     if equal.all():
         return equal, signs, 0.0
-    gap = np.abs(a[~equal].astype(np.float32) * np.float32(scale) - b[~equal].astype(np.float32))
+    gap = np.abs(a[~equal].astype(np.float64) * scale - b[~equal].astype(np.float64))
     return equal, signs, float(np.max(gap, initial=0.0, where=np.isfinite(gap)))

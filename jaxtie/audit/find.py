@@ -35,7 +35,9 @@ NO_TOKENS = tuple("pos type segment rotary patch image vision audio time_emb tim
 WRAPPERS = frozenset(
     "lora_A lora_B lora_embedding_A lora_embedding_B lora_magnitude_vector weight default"
     " modules_to_save base_layer original_module token_adapter trainable_tokens_delta"
-    " trainable_tokens_original bias".split()
+    " trainable_tokens_original bias hada_w1_a hada_w1_b hada_w2_a hada_w2_b lokr_w1 lokr_w2"
+    " lokr_w1_a lokr_w1_b lokr_w2_a lokr_w2_b oft_R boft_R boft_s vera_lambda_b vera_lambda_d"
+    " ia3_l".split()
 )
 Role = Literal["input", "output"]
 Tensors = Mapping[str, StoredTensor]  # by name
@@ -121,6 +123,14 @@ def find_embeddings(
     table = _oriented(first, sizes)
     second = second or _find_outputs(tensors, table, inputs)
     output = None
+    apart = [
+        name
+        for name, tensor in tensors.items()  # an lm_head.dense of RoBERTa is D×D
+        if "lm_head" in split_name(name)[:-1] and not match_name(name, OUTPUTS)
+        if len(tensor.shape) > 1 and {*tensor.shape} != {table.width}
+    ]
+    text = f"{', '.join(apart[:3])}: an output embedding in an unknown form; name it by --output"
+    check(bool(second) or not apart, text)
     if second:
         known = sizes | {table.vocabulary}
         output = _oriented(second[0], known, like=table)

@@ -276,6 +276,8 @@ def _how_different(facts: Facts, ids: np.ndarray) -> str:
     common = comparison.common
     rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
     rows = rows if len(ids) < common else f"all {common:,} rows"
+    if comparison.relation == "scale":
+        rows += f" (in the others output = {comparison.scale:.6g} × input)"
     most = f"by at most {comparison.largest:.3g}"
     most = most if comparison.largest else "by values that are not finite"
     return f"the two embeddings differ in {rows}, {most}"

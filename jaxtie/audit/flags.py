@@ -134,7 +134,8 @@ class Configuration:
 
     def fix(self, tied: bool) -> str:
         """Return what to set so that all levels say `tied`."""
-        name = next((flag.name for flag in self.declared), "tie_word_embeddings")
+        wrong_first = sorted(self.declared, key=lambda flag: flag.tied is tied)
+        name = next((flag.name for flag in wrong_first), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
         also += f" (which also {self.factor(tied)})" if self.factor(tied) else ""

@@ -205,7 +205,7 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
 def _may_drop(found: Audit) -> bool:
     """Return whether the output embedding is the input's, or differs although flags say tied."""
     code, comparison = found.findings[0].code, found.comparison
-    if comparison is None or comparison.extra:
+    if comparison is None or comparison.extra or comparison.relation == "scale":
         return False
     return code == "tied-but-different" or (code in EQUAL and comparison.is_exact)
 

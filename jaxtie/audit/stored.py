@@ -220,12 +220,15 @@ def from_keras(path: Path, content: Any = None) -> Stored:
 def _from_dataset(path: Path, name: str, node: Any) -> StoredTensor:
     is_own = not (node.external or node.is_virtual)
     check(is_own, f"{path}: dataset {name!r} points to another file, which is not followed")
-    dtype = node.dtype if node.dtype.kind in "fiub" else None
+    # Keras writes bfloat16 as opaque bytes, with its name.
+    is_bfloat16 = node.dtype == np.dtype("V2") and node.attrs.get("dtype") == "bfloat16"
+    own = np.dtype(ml_dtypes.bfloat16) if is_bfloat16 else node.dtype
+    dtype = own if is_bfloat16 or own.kind in "fiub" else None
     shape = node.shape or ()
     size = math.prod(shape) * node.dtype.itemsize
     _check_believable(path, name, size, node.id.get_storage_size())
-    read = _readable(path, "HDF5")(node.__getitem__)
-    return StoredTensor(name, shape, dtype, str(node.dtype), path, read)
+    read = _readable(path, "HDF5")(lambda at: node[at].view(own))
+    return StoredTensor(name, shape, dtype, str(own), path, read)
 
 
 def _check_believable(path: Path, name: str, declared: int, stored: int) -> None:

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import h5py
+import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import (
@@ -29,6 +31,7 @@ from jaxtie.audit import findings
 from jaxtie.audit.audit import Audit, audit
 from jaxtie.audit.command import lines_of
 from jaxtie.audit.findings import CAUSES, Finding
+from jaxtie.config import UserError
 
 LLAMA = V | {"model_type": "llama"}
 VISION = "model.language_model.embed_tokens.weight"
@@ -205,6 +208,10 @@ ADAPTERS = {
         {"ensure_weight_tying": True},
         {"adapter-one-side"},
     ),
+    **{
+        f"{leaf} on one side": ({E: A}, TIED, {f"lm_head.{leaf}": A[:2]}, {}, {"adapter-one-side"})
+        for leaf in ("hada_w1_a", "lokr_w1", "oft_R.weight", "vera_lambda_b", "ia3_l")
+    },
     "LoRA on both sides": ({E: A}, TIED, LORA | LORA_IN, {}, {"adapter-both-sides"}),
     "LoRA on both sides, with base layers": (
         {E: A},
@@ -534,3 +541,75 @@ def test_every_cause_can_be_allowed():
     source = Path(findings.__file__).read_text()
     literal = re.findall(r'Finding\(\s*"([a-z-]+)",\s*"wrong"', source)
     assert len(literal) > 15 and set(literal) <= set(CAUSES) <= set(re.findall(r"[a-z-]+", source))
+
+
+# ----- What looks alike and is not.
+
+
+def scaled_in_part() -> np.ndarray:
+    """Return four times a table, but for the last rows, which were trained."""
+    head = 4 * A
+    head[-5:] = B[-5:]
+    return head
+
+
+def test_a_scaled_head_is_not_dropped_for_the_rows_that_differ(tmp_path, capsys):
+    folder = write_folder(tmp_path / "m", {E: A, H: scaled_in_part()}, LLAMA | TIED)
+    assert f"differ in 5 of {VOCABULARY} rows" in audit(folder).main.text
+    assert "(in the others output = 4 × input)" in audit(folder).main.text
+    assert run_command(folder, "--write", tmp_path / "new", "--tie") == 2
+    assert not (tmp_path / "new").exists() and "jaxtie: " in capsys.readouterr().err
+
+
+def test_rounding_noise_is_no_scale(tmp_path):
+    noise = np.random.default_rng(0).normal(size=A.shape)
+    tables = A.astype(ml_dtypes.bfloat16), (A * (1 + 0.003 * noise)).astype(ml_dtypes.bfloat16)
+    found = audit_folder(tmp_path, dict(zip((E, H), tables)), LLAMA | TIED)
+    assert found.main.code == "tied-but-different" and "scale" not in found.main.text
+
+
+def test_a_file_of_all_weights_is_read_and_not_an_index_that_was_left(tmp_path):
+    """As transformers does."""
+    write_shards(tmp_path, [{E: B}, {H: A}])
+    found = audit_folder(tmp_path, {E: A}, LLAMA | TIED)
+    assert (found.status, found.main.code) == (0, "once")
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({"lm_head.q_weight": np.ones((4, VOCABULARY), np.int32)}, "packed"),
+        ({"lm_head.weight._data": np.ones(A.shape, np.int8)}, "in an unknown form"),
+        ({"lm_head.base_layer.weight": A}, "in an unknown form"),
+        ({"lm_head.dense.weight": np.ones((A.shape[1],) * 2, np.float32)}, "untied-but-once"),
+    ],
+)
+def test_a_head_of_an_unknown_form_is_not_missing(tmp_path, head, expected):
+    try:
+        found = audit_folder(tmp_path, {E: A} | head, LLAMA | UNTIED).main.code
+    except UserError as error:
+        found = str(error)
+    assert expected in found
+
+
+def test_the_flag_to_change_is_one_that_is_wrong(tmp_path):
+    config = LLAMA | {"tie_word_embeddings": True, "tie_embeddings": False}
+    found = audit_folder(tmp_path, {E: A}, config)
+    assert "set tie_embeddings: true" in " ".join(f"{each.fix}" for each in found.findings)
+
+
+def test_bfloat16_of_keras_is_read(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    with h5py.File(path, "w") as file:
+        for name, table in ((E, A), (H, B)):
+            data = table.astype(ml_dtypes.bfloat16).view("V2")
+            file.create_dataset(name.replace(".", "/"), data=data).attrs["dtype"] = "bfloat16"
+    found = audit(path)
+    gap = A.astype(ml_dtypes.bfloat16).astype(float) - B.astype(ml_dtypes.bfloat16).astype(float)
+    assert found.comparison.largest == np.abs(gap).max()
+
+
+def test_a_small_difference_of_float64_tables_is_finite(tmp_path):
+    table = A.astype(np.float64)
+    np.savez(tmp_path / "m.npz", **{E: table, H: table + 1e-10})
+    assert audit(tmp_path / "m.npz").comparison.largest == pytest.approx(1e-10, rel=0.01)
