@@ -211,7 +211,7 @@ def _array(entry: Tree, path: Path = ()) -> jax.Array:
 
 
 def _norm(array: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.sum(array**2))
+    return jnp.sqrt(jnp.sum(array.astype(jnp.promote_types(array.dtype, jnp.float32)) ** 2))
 
 
 @partial(jax.jit, static_argnums=2)
@@ -288,8 +288,11 @@ def _treatment(
             each.append((share, rest <= 1e-3 * jnp.abs(share) * _norm(table), jnp.any(update != 0)))
         return [*each, jnp.array([jnp.any(update != 0) for update in jax.tree.leaves(updates)])]
 
+    wide = jax.tree.map(
+        lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), nnx.as_pure(params)
+    )
     try:
-        without, (*tables, moved) = (probe(nnx.as_pure(params), slope) for slope in (False, True))
+        without, (*tables, moved) = (probe(wide, slope) for slope in (False, True))
     except TypeError:  # it needs the value of the loss
         return facts
     if without[0][1] and without[1][1]:

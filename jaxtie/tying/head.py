@@ -53,7 +53,8 @@ def _matmul_forward(x, weight, dtype):
 def _matmul_backward(dtype, residuals, d_out):
     (x, weight, like), d = residuals, d_out.astype(dtype)
     product = partial(jnp.matmul, preferred_element_type=d_out.dtype)
-    return product(d, weight), product(d.T, x).astype(like.dtype)
+    d_rows, x_rows = (each.reshape(-1, each.shape[-1]) for each in (d, x))
+    return product(d, weight), product(d_rows.T, x_rows).astype(like.dtype)
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)

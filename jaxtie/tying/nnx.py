@@ -175,8 +175,7 @@ def _refuse_head(state: nnx.State, table: Path) -> None:
     """Raise ValueError where another array, no deeper than the table, has its sizes, as a head."""
     shape = get(state, table).shape
     for path, leaf in nnx.to_flat_state(state):
-        is_deeper, is_own = len(path) > len(table), path[:-1] == table[:-1]
-        if not is_deeper and not is_own and leaf.shape in (shape, shape[::-1]):
+        if path[:-1] != table[:-1] and leaf.shape in (shape, shape[::-1]):
             raise ValueError(
                 f"{format_path(path)} has the sizes of {format_path(table)} and may be the output"
                 " embedding; name both by input=..., output=..., or the input alone if its attend"

@@ -111,7 +111,7 @@ def resize(
             )
 
     def source(vocabulary: int) -> np.ndarray:
-        stay = np.arange(min(rows, known or vocabulary)) if kept is None else kept
+        stay = np.arange(min(tokens, known or vocabulary)) if kept is None else kept
         return np.pad(stay, (0, rows - len(stay)), constant_values=-1)
 
     edited = _apply(params, opt_state, found, _Plan(source, tokens, known), tx)

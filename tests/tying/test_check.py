@@ -187,6 +187,13 @@ BROKEN = {
         "decays embed/table by 0.001 and head/kernel by 0",
         lambda: {"params": two_tables(), "tx": decay(not_head), **PATHS},
     ),
+    "decay by mask of bfloat16": (
+        "decays embed/table by 0.001 and head/kernel by 0",
+        lambda: (
+            {"params": jax.tree.map(lambda x: x.astype(jnp.bfloat16), two_tables())}
+            | {"tx": decay(not_head), **PATHS}
+        ),
+    ),
     "decay by group": (
         "decays embed/table by 0.001 and head/kernel by 1e-06",
         lambda: {"params": two_tables(), "tx": TWO_DECAYS, **PATHS},

@@ -205,6 +205,20 @@ def test_rounded_matmul():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_a_rounded_matmul_has_a_gradient_of_any_leading_axes():
+    rng = np.random.default_rng(0)
+    h, table = (jnp.asarray(rng.normal(size=n), jnp.float32) for n in ((2, 3, 4), (9, 4)))
+    module = Embedding(9, 4, True, matmul_dtype=jnp.bfloat16)
+
+    def loss(h, table):
+        return jnp.sin(module.apply({"params": {"input": table}}, h, method="logits")).sum()
+
+    found = jax.grad(loss, (0, 1))(h, table)
+    flat = jax.grad(loss, (0, 1))(h.reshape(6, 4), table)
+    np.testing.assert_array_equal(found[0].reshape(6, 4), flat[0])
+    np.testing.assert_array_equal(found[1], flat[1])
+
+
 def test_dtypes():
     """Logits of bfloat16 tables are float32 for hidden states of float32."""
     options = {"param_dtype": jnp.bfloat16, "logit_scale": 0.5, "init_std": 1.0}

@@ -254,12 +254,14 @@ def test_errors():
         untie(wide, output="head/kernel")
 
 
-def test_a_head_of_its_own_is_not_overlooked():
+@pytest.mark.parametrize("deeper", [False, True])
+def test_a_head_of_its_own_is_not_overlooked(deeper):
     """An untied model must be named by both paths: `attend` does not make its logits."""
-    model = WithHead("embed", nnx.Linear(D, V, rngs=nnx.Rngs(1)))
+    head = nnx.Linear(D, V, rngs=nnx.Rngs(1))
+    model = WithHead("embed", nnx.Sequential(head) if deeper else head)
     before = jax.tree.structure(nnx.state(model))
     for call in (is_tied, tie, untie):
-        with pytest.raises(ValueError, match="head/kernel has the sizes of embed/embedding"):
+        with pytest.raises(ValueError, match=r"head/.*kernel has the sizes of embed/embedding"):
             call(model)
     assert jax.tree.structure(nnx.state(model)) == before
     untie(model, input="embed/embedding")  # says that attend makes the logits

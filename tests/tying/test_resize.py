@@ -239,6 +239,16 @@ def test_new_tokens_within_the_padding(tied, size, rows):
     np.testing.assert_array_equal(mask["head"]["bias"], is_new)
 
 
+def test_tokens_that_go_do_not_stay_as_padding():
+    table, paths = (
+        jnp.asarray(RNG.standard_normal((10, D)), jnp.float32),
+        {"input": "in", "output": "out"},
+    )
+    found, _, mask = resize({"in": table}, (), 6, known=10, multiple=4, **paths)
+    np.testing.assert_array_equal(mask["in"][:, 0], [False] * 6 + [True] * 2)
+    np.testing.assert_allclose(found["in"][6:], [table[:6].mean(0)] * 2, rtol=1e-5)
+
+
 def test_new_tokens_within_the_padding_of_an_nnx_model():
     model = jaxtie.nnx.Embedding(8, D, True, bias=True, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
