@@ -34,7 +34,9 @@ SIZE_NAMES = {
     "head_width": ("head_dim",),
 }
 NEEDED = ("width", "layers", "vocabulary")
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+OTHER_MODELS = ("is_encoder_decoder", "state_size")  # the latter of Mamba
+TABLE_WIDTHS = ("embedding_size", "word_embed_proj_dim")
 GATED = {"silu", "swiglu"}  # activations between three matrices; in Gemma others, too
 MOST_BYTES = 2**20
 # What the experiments found: `tests/advise/test_answer.py` finds every number in their documents.
@@ -192,14 +194,17 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8-sig") if file.stat().st_size < MOST_BYTES else ""
         config = json.loads(text)
-        config = config | (config.get("text_config") or {})
-        experts = [name for name in EXPERTS if (config.get(name) or 0) > 1]
+        config = (config.get("ffn_config") or {}) | config | (config.get("text_config") or {})
+        odd = [name for name in EXPERTS if (config.get(name) or 0) > 1]
+        odd += [name for name in OTHER_MODELS if config.get(name)]
+        width = config.get("hidden_size")
+        odd += [name for name in TABLE_WIDTHS if (config.get(name) or width) != width]
     except (ValueError, RecursionError, TypeError, AttributeError):
         raise UserError(f"{file}: expected a model's config.json") from None
     check(
-        not experts,
-        f"{file}: {', '.join(experts)}: a mixture of experts is not counted; give --width, --layers"
-        " and --vocabulary of a dense model",
+        not odd,
+        f"{file}: {', '.join(odd)}: counted are dense transformers of one stack, with tables as"
+        " wide as the model; give --width, --layers and --vocabulary of one",
     )
     found = {
         name: next((config[key] for key in keys if config.get(key) is not None), None)
@@ -295,12 +300,12 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     numbers["test"] = {"margin": margin, "seeds": seeds, "flops": cheap}
     return [
         "Test it:",
-        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} of each, at its"
+        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} of each in all, at its"
         f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}"
         " If that costs more than a wrong choice would, keep the default.",
         f"  {many} exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
-        f" deviate by {decide.DEVIATION:g} nat over seeds, the mean of four published runs; jaxtie"
-        " compare plans with your own",
+        f" deviate by {decide.DEVIATION:g} nat over seeds, the geometric mean of four published"
+        " comparisons; jaxtie compare plans with your own",
         "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
         " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",
         "  a rate found on shorter runs can mislead: with one, our untied decoder ended 0.500 nat"

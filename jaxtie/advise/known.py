@@ -117,7 +117,7 @@ def habit(share: float) -> tuple[int, int, int, int, str]:
 
 def percent(share: float) -> str:
     """Return a share in percent."""
-    return f"{100 * share:.2g} %"
+    return f"{float(f'{100 * share:.2g}'):g} %"
 
 
 def short(number: float) -> str:

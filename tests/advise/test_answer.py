@@ -177,7 +177,12 @@ def test_a_configuration_gives_the_sizes(tmp_path, capsys):
             {"hidden_act": ["silu"], "num_hidden_layers": 0},
             "layers = 0: expected a positive integer",
         ),
-        ({"num_experts": 64}, "num_experts: a mixture of experts is not counted; give --width"),
+        ({"num_experts": 64}, "num_experts: counted are dense transformers of one stack, with"),
+        ({"moe_num_experts": 64}, "moe_num_experts: counted are dense"),
+        ({"ffn_config": {"moe_num_experts": 16}}, "moe_num_experts: counted are dense"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder: counted are dense"),
+        ({"state_size": 16}, "state_size: counted are dense"),
+        ({"embedding_size": 128}, "embedding_size: counted are dense"),
         ({"num_key_value_heads": 3}, "kv_heads = 3; expected a divisor of heads"),
     ],
 )
