@@ -50,12 +50,14 @@ DESCRIBED = {
 def exor_conclusion(results: xr.Dataset) -> Conclusion:
     """Return the table, the sentences and the scope of a run."""
     seeds, step, excess = results.sizes["seed"], last_step(results), excess_loss(results)
-    at, scope = f"step {step:,}, {seeds:,} seeds", _scope(results)
-    too_short = f"{seeds} seeds are too few" if seeds < FEW_SEEDS else ""
+    at, scope = f"step {step:,}, {seeds:,} seed{'s' * (seeds != 1)}", _scope(results)
+    too_short = (
+        f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" if seeds < FEW_SEEDS else ""
+    )
     stuck = is_stuck(results)
     share = stuck.mean("seed").min("arm")  # NaN where all seeds diverged
-    is_plateau = share >= 0.5
-    if is_plateau.any() and not (share < 0.5).any():
+    is_plateau = share > 0.5
+    if is_plateau.any() and not (share <= 0.5).any():
         too_short = "most seeds of every arm are still on the first plateau"
     if names := swept(results):
         plateaus = [values for values, own in sweep_points(is_plateau, names) if own]

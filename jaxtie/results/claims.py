@@ -269,7 +269,7 @@ def judge_claims(
             continue
         compared = estimate_of(claim.expression, values.values, len(claims), by_median=of_pair)
         compared = compared._replace(is_factor=is_ratio)
-        if any(": " in term for term in claim.weights):
+        if claim.others:
             compared = compared._replace(seeds=values.sizes["seed"])
         low, high = claim.low, claim.high
         if is_ratio:

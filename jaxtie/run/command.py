@@ -353,14 +353,16 @@ def _judge(
     """Judge claims by a run and finished ones next to it; write and return the verdicts."""
     if not claims:
         return None
-    runs = {declared.name: results}
+    runs, config = {declared.name: results}, folder.config() or {}
+    different = {*folder.differences(declared, config)} - MAY_DIFFER
     for other in set().union(*(claim.others for claim in claims)) - {declared.name}:
         beside = RunFolder(folder.path.parent / other)
         with contextlib.suppress(UserError):
-            if (beside.config() or {}).get("finished"):
+            if (own := beside.config() or {}).get("finished"):
                 runs[other] = beside.load()
-    config = folder.config() or {}
-    different = {*folder.differences(declared, config)} - MAY_DIFFER
+                known, _ = load_experiment_and_claims(find_experiment(other))
+                fields = {*beside.differences(known, own)}
+                different |= {f"{other}: {field}" for field in fields - MAY_DIFFER}
     if len(config["experiment"]["seeds"]) < len(declared.seeds):
         different.add("seeds")
     on = f" on a run that differs from it in {', '.join(sorted(different))}" if different else ""

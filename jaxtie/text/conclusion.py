@@ -38,7 +38,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     sentences = gap_sentences(loss, "validation loss", at, too_short)
     names = {"unigram counts": unigram, "bigram counts": bigram, "counts of 4 tokens": four}
     known = {name: counts for name, counts in names.items() if np.isfinite(counts)}
-    if known:
+    if known and np.isfinite(best):
         name = min(known, key=known.__getitem__)
         counts = known[name]
         verb = "is worse than" if best > counts else "is better than"

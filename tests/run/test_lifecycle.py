@@ -144,8 +144,13 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(finished, tmp_path, monke
     assert first["holds_if"] == "> -99" and first["found"].startswith("+")
     assert other["verdict"] == "no data yet"
     shutil.copytree("runs/small", "runs/elsewhere")
+    (tmp_path / "experiments").mkdir()
+    declared = "from jaxtie import Experiment\nexperiment = Experiment(steps=3_000)\n"
+    (tmp_path / "experiments/elsewhere.py").write_text(declared)
     assert command.main(line) == 0
     shown = capsys.readouterr().out
+    assert "a run that differs from it in arms, elsewhere: " in shown
+    assert ", elsewhere: steps, seeds (" in shown
     assert "- holds: It is as elsewhere. +0.000 [+0.000, +0.000], 3 seeds, holds if -1e-06" in shown
     written = (tmp_path / "runs/small/claims.md").read_text()
     assert written.count("**holds**") == 2 and written.count("**no data yet**") == 2
