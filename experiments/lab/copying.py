@@ -24,6 +24,7 @@ experiments/data/copying.csv, beside those of other members.
 """
 
 import argparse
+import math
 from pathlib import Path
 
 import jax
@@ -35,7 +36,9 @@ from equivalence.trained import Trained, load_trained, read_experiment
 from jaxtie.config import UserError
 from jaxtie.models.language_model import TextModel
 from jaxtie.options import run_command
+from jaxtie.results.claims import estimate_of, judge
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.tables import Table, format_mean
 from jaxtie.text.corpus import token_counts
 
 KINDS = ("pair", "seen", "new, frequent", "new, rare")
@@ -95,6 +98,30 @@ def evaluate(trained: Trained) -> pd.DataFrame:
     number = np.bincount(kind, minlength=len(KINDS))
     total = np.bincount(kind, weights=loss, minlength=len(KINDS))
     return pd.DataFrame({"kind": KINDS, "share": number / len(kind), "loss": total / number})
+
+
+def copying_table(losses: pd.DataFrame, tied: str, untied: str) -> Table:
+    """Show the losses of both arms by kind, and the verdict of the rule; `losses` as in `DATA`."""
+    loss = losses.pivot(index="seed", columns=["arm", "kind"], values="loss")
+    share = losses.groupby("kind")["share"].mean()
+    gap = loss[tied] - loss[untied]
+    both = loss[tied], loss[untied], gap
+    rows = [
+        (kind, f"{share[kind]:.3f}", *(format_mean(own[kind].to_numpy()) for own in both))
+        for kind in KINDS
+    ]
+    new = [kind for kind in KINDS if kind.startswith("new")]
+    of_new = (gap[new] * share[new]).sum(axis=1, skipna=False) / share[new].sum()
+    rule = estimate_of("lead(new) − lead(pair) / 4 =", (gap["pair"] / 4 - of_new).to_numpy())
+    verdict = judge(rule, -math.inf, 0) if len(loss) > 2 else "inconclusive"
+    note = (
+        "Mean ± 95 % (Student's t). pair: the target followed the token before it earlier in the"
+        " window; seen: it occurs there; new: it does not. Rare ones are half of the new. The rule"
+        f" ([copying.py](../lab/copying.py)), committed before: {rule} nat a target is below 0,"
+        f" {len(loss)} seed{'s' * (len(loss) > 1)}: **{verdict}**."
+    )
+    header = ("validation targets", "share", tied, untied, f"{tied} − {untied}")
+    return Table("On which targets do the arms differ? Loss, nat", header, rows, note)
 
 
 def _add(path: Path, data: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import tying_gap
 import xarray as xr
+from copying import copying_table
 from exor_tables import correlation_table, equivalence_table, mask_table
 from models import Runs, bodies_table, count_stuck, gap_table, models_table, process_cells
 from never_targets import same_seeds_table, stuck_table, targets_only_gap_table
@@ -119,6 +120,9 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
             yield contribution_table(results)
     if "similarity" in results:
         yield similarity_table(results)
+    if name == "tying-at-scale-one-rate":
+        members = pd.read_csv(data / "copying.csv")
+        yield copying_table(members[members["experiment"] == name], *results["arm"].values)
     if name == "transformer-small":
         yield equivalence_table(results)
         yield published_table(results, pd.read_csv(data / "published.csv"))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from copying import KINDS, kinds_of, main
+from copying import KINDS, copying_table, kinds_of, main
 from text_fixtures import finished_run, place
 
 from jaxtie.run import lifecycle
@@ -29,6 +29,29 @@ def test_kinds_match_a_search_of_each_window():
                 expected = "new, rare" if rare_V[target] else "new, frequent"
             assert KINDS[kinds[at - 1]] == expected
     assert {*found.ravel()} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("lead", "spread", "verdict"),
+    [(0.1, 0.01, "holds"), (0.3, 0.2, "inconclusive"), (0.9, 0.01, "fails")],
+)
+def test_the_rule_compares_the_lead_on_new_targets_with_that_on_pairs(lead, spread, verdict):
+    def lead_of(kind, seed):
+        own = lead + spread * (seed - 1)
+        return dict(zip(KINDS, (1.0, 0.5, own - 0.05, own + 0.05)))[kind]
+
+    rows = [
+        (arm, seed, kind, 0.25, 3 + seed - lead_of(kind, seed) * (arm == "tied"))
+        for arm in ("tied", "untied")
+        for seed in range(3)
+        for kind in KINDS
+    ]
+    found = pd.DataFrame(rows, columns=["arm", "seed", "kind", "share", "loss"])
+    table = copying_table(found, "tied", "untied")
+    assert f"= {lead - 0.25:+.3f} [" in table.note and f"**{verdict}**" in table.note
+    assert [row[-1] for row in table.rows[:2]] == ["-1.000 ± 0.000", "-0.500 ± 0.000"]
+    few = copying_table(found[found["seed"] < 2], "tied", "untied")
+    assert "2 seeds: **inconclusive**" in few.note
 
 
 @pytest.mark.slow
