@@ -111,5 +111,6 @@ def word_pairs_table(results: xr.Dataset) -> Table:
 
 
 def text_tables(results: xr.Dataset) -> list[Table]:
-    """Return all tables of a run."""
-    return [validation_table(results), word_pairs_table(results)]
+    """Return all tables of a run; that of pairs if it has others than random ones."""
+    has_pairs = len(groups_of(results)) > 1
+    return [validation_table(results), *([word_pairs_table(results)] if has_pairs else [])]

@@ -128,7 +128,7 @@ def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
     np.testing.assert_allclose(perplexity, np.exp(found["valid_loss"]), rtol=1e-5)
     assert (perplexity.sel(eval_step=40) < 0.7 * perplexity.sel(eval_step=0)).all()
     assert "perplexity" in (folder / "summary.md").read_text()
-    first, _ = text_tables(found)
+    (first,) = text_tables(found)
     assert first.title.startswith("text-clm: step 40, one seed")
     assert "bits per byte" in (folder / "summary.md").read_text()
     text = RunFolder(folder).config()["text"]["report"]
