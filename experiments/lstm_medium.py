@@ -1,4 +1,4 @@
-"""Does tying cost an LSTM anything on EXor? Four bidirectional layers, width 32.
+"""What does tying do to an LSTM on EXor? Four bidirectional layers, width 32.
 
 The main experiment with another model; 32 hidden units a direction.
 

@@ -1,4 +1,4 @@
-"""Does tying cost an MLP-Mixer anything on EXor? Two layers, width 32.
+"""What does tying do to an MLP-Mixer on EXor? Two layers, width 32.
 
 The main experiment with another model.
 

@@ -1,4 +1,4 @@
-"""Does tying cost a transformer anything on EXor? Two layers, width 32.
+"""What does tying do to a transformer on EXor? Two layers, width 32.
 
 The main experiment with a larger model.
 

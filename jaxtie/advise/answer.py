@@ -287,7 +287,7 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     none = np.empty(0)
     seeds, _ = decide.plan(decide.Ends(none, none, 0), margin, decide.DEVIATION)
     flops = target.budget().training_flops * (target.tokens or math.nan) * SHARE * 2
-    many = f"{seeds} seeds" if seeds else f"over {decide.MOST_SEEDS:,} seeds"
+    many = f"about {seeds} seeds" if seeds else f"over {decide.MOST_SEEDS:,} seeds"
     tokens, cost = "a tenth of your tokens", ""
     if target.tokens:
         tokens += f" ({short(SHARE * target.tokens)})"
@@ -300,11 +300,11 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
     numbers["test"] = {"margin": margin, "seeds": seeds, "flops": cheap}
     return [
         "Test it:",
-        f"  train {FIRST} seeds of each arm for {tokens}, then about {many} of each in all, at its"
-        f" own best learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}"
+        f"  train {FIRST} seeds of each arm for {tokens}, {many} in all, each arm at its best"
+        f" learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}"
         " If that costs more than a wrong choice would, keep the default.",
-        f"  {many} exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and losses"
-        f" deviate by {decide.DEVIATION:g} nat over seeds, the geometric mean of four published"
+        f"  {many} of each exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and"
+        f" losses deviate by {decide.DEVIATION:g} nat over seeds, the geometric mean of four published"
         " comparisons; jaxtie compare plans with your own",
         "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
         " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",

@@ -97,7 +97,7 @@ class Comparison:
             few = min(len(own) for own in self.ends[:2]) < decide.ENOUGH
             source = "drawn towards that of published ones" if few else "as seen"
             source = "of published ones" if math.isnan(low) else source
-            near = " The gap seen is nearer to the margin than to 0, so these may not suffice."
+            near = " The gap seen is above half of the margin, so these may not suffice."
             near *= abs(mean) > self.margin / 2
             lines.append(
                 f"To decide: {many} more seeds of each arm (80 % power, planned for a true gap of 0"

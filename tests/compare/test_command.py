@@ -350,7 +350,7 @@ def test_seeds_of_one_name_are_pairs_unless_they_share_nothing(tmp_path, capsys)
     assert (paired.ends.paired, unpaired.ends.paired) == (3, 0)
     assert paired.gap[1] == unpaired.gap[1] and paired.gap[2] > unpaired.gap[2]
     assert "paired 3 (0, 1, 2), by name (--unpaired if" in paired.lines[2]
-    assert "nearer to the margin than to 0" in paired.lines[3]
+    assert "above half of the margin" in paired.lines[3]
     assert run(*arms, "--unpaired") == 0
     assert capsys.readouterr().out.splitlines() == unpaired.lines
 
