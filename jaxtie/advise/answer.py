@@ -304,8 +304,8 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
         f" learning rate at that budget, and run: jaxtie compare tied/ untied/.{cost}"
         " If that costs more than a wrong choice would, keep the default.",
         f"  {many} of each exclude a gap of {margin:g} nat with 80 % power if the true gap is 0 and"
-        f" losses deviate by {decide.DEVIATION:g} nat over seeds, the geometric mean of four published"
-        " comparisons; jaxtie compare plans with your own",
+        f" losses deviate by {decide.DEVIATION:g} nat over seeds, the geometric mean of four"
+        " published comparisons; jaxtie compare plans with your own",
         "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
         " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",
         "  a rate found on shorter runs can mislead: with one, our untied decoder ended 0.500 nat"
