@@ -101,27 +101,26 @@ def evaluate(trained: Trained) -> pd.DataFrame:
 
 
 def copying_table(losses: pd.DataFrame, tied: str, untied: str) -> Table:
-    """Show the losses of both arms by kind, and the verdict of the rule; `losses` as in `DATA`."""
-    loss = losses.pivot(index="seed", columns=["arm", "kind"], values="loss")
-    share = losses.groupby("kind")["share"].mean()
-    gap = loss[tied] - loss[untied]
-    both = loss[tied], loss[untied], gap
-    rows = [
-        (kind, f"{share[kind]:.3f}", *(format_mean(own[kind].to_numpy()) for own in both))
-        for kind in KINDS
-    ]
-    new = [kind for kind in KINDS if kind.startswith("new")]
+    """Show the gap of each seed by kind, and the verdict of the rule; `losses` as in `DATA`."""
+    loss = losses.pivot(index="seed", columns=["arm", "kind"], values="loss")[[tied, untied]]
+    share = losses.groupby("kind")["share"].mean()[[*KINDS]]
+    gap, new = loss[tied] - loss[untied], [kind for kind in KINDS if kind.startswith("new")]
+    whole = [(own * share).sum(axis=1, skipna=False) for own in (loss[tied], loss[untied], gap)]
+    columns = [*whole, *(gap[kind] for kind in KINDS)]
+    rows = [(f"{seed}", *(f"{own[seed]:.3f}" for own in columns)) for seed in loss.index]
+    rows.append(("mean ± 95 %", *(format_mean(own.to_numpy()) for own in columns)))
     of_new = (gap[new] * share[new]).sum(axis=1, skipna=False) / share[new].sum()
     rule = estimate_of("lead(new) − lead(pair) / 4 =", (gap["pair"] / 4 - of_new).to_numpy())
     verdict = judge(rule, -math.inf, 0) if len(loss) > 2 else "inconclusive"
     note = (
-        "Mean ± 95 % (Student's t). pair: the target followed the token before it earlier in the"
-        " window; seen: it occurs there; new: it does not. Rare ones are half of the new. The rule"
-        f" ([copying.py](../lab/copying.py)), committed before: {rule} nat a target is below 0,"
-        f" {len(loss)} seed{'s' * (len(loss) > 1)}: **{verdict}**."
+        "Validation loss, nat, then the difference a target of each kind, with its share. pair: it"
+        " followed the token before it earlier in the window; seen: it occurs there; new: it does"
+        " not; rare ones are half of the new. The rule ([copying.py](../lab/copying.py)), committed"
+        f" before: {rule} nat a target is below 0, {len(loss)} seeds: **{verdict}**."
     )
-    header = ("validation targets", "share", tied, untied, f"{tied} − {untied}")
-    return Table("On which targets do the arms differ? Loss, nat", header, rows, note)
+    kinds = [f"{kind} ({100 * share[kind]:.0f} %)" for kind in KINDS]
+    header = ("seed", tied, untied, f"{tied} − {untied}", *kinds)
+    return Table("On which targets do the arms differ?", header, rows, note)
 
 
 def _add(path: Path, data: Path) -> None:

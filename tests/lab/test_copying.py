@@ -49,7 +49,9 @@ def test_the_rule_compares_the_lead_on_new_targets_with_that_on_pairs(lead, spre
     found = pd.DataFrame(rows, columns=["arm", "seed", "kind", "share", "loss"])
     table = copying_table(found, "tied", "untied")
     assert f"= {lead - 0.25:+.3f} [" in table.note and f"**{verdict}**" in table.note
-    assert [row[-1] for row in table.rows[:2]] == ["-1.000 ± 0.000", "-0.500 ± 0.000"]
+    assert table.rows[-1][4:6] == ("-1.000 ± 0.000", "-0.500 ± 0.000")
+    gap = 0.25 * (1.0 + 0.5 + 2 * lead)
+    assert table.rows[1][:4] == ("1", f"{4 - gap:.3f}", "4.000", f"{-gap:.3f}")
     few = copying_table(found[found["seed"] < 2], "tied", "untied")
     assert "2 seeds: **inconclusive**" in few.note
 
