@@ -210,12 +210,13 @@ def answer_table(runs: Runs, losses: pd.DataFrame, names: Sequence[str]) -> Tabl
         if results.attrs["task"] == "exor":
             cells = process_cells(results, ("tied", "untied"), count_stuck)
             _, seeds, tied, untied, gap, _ = cells
-            task, stuck = "EXor", f"{tied} / {untied}"
+            task, stuck, ratio = "EXor", f"{tied} / {untied}", _ratio(name)
         else:
             tied_S, untied_S = results["valid_loss"].isel(eval_step=-1).transpose("arm", "seed")
             gap, seeds = format_mean((tied_S - untied_S).values), f"{results.sizes['seed']}"
-            task = "packages"
-        rows.append((f"{task}: {model}", gap, "–", "–", stuck, _ratio(name), seeds))
+            sizes = results["parameters"].values
+            task, ratio = "packages", f"{sizes[1] / sizes[0]:.2f}"
+        rows.append((f"{task}: {model}", gap, "–", "–", stuck, ratio, seeds))
     for vocabulary, width, ratio, _, *gaps in equal_sizes_table(losses).rows:
         if int(width) in (losses["width"].min(), losses["width"].max()):
             model, seeds = f"books: vocabulary {int(vocabulary):,}", losses["seed"].nunique()
