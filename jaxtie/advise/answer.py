@@ -308,9 +308,9 @@ def _test(target: Target, margin: float, numbers: dict[str, Any]) -> list[str]:
         " published comparisons; jaxtie compare plans with your own",
         "  the gap is of that budget and can change: in parameter-golf tying cost 0.033 nat at 0.6"
         " billion tokens, 0.0135 at 2.6; a shorter test cannot settle a margin below such a change",
-        "  a rate found on shorter runs, or one seed, can mislead: with such a rate our untied decoder"
-        " ended 0.500 nat behind the tied one, with the best of four 0.389, 0.051 and 0.423 in three"
-        " seeds (10M tokens)",
+        "  a rate found on shorter runs, or one seed, can mislead: with such a rate our untied"
+        " decoder ended 0.500 nat behind the tied one, with the best of four 0.389, 0.051 and 0.423"
+        " in three seeds (10M tokens)",
         "  a smaller model is no cheaper test, as far as we know: our forecast by small models held"
         " 24 of 33 gaps in its 90 % intervals; without the text whose seeds differ most, predicting"
         " 0 has the smaller error",
