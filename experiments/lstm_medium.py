@@ -1,4 +1,4 @@
-"""What does tying do to an LSTM on EXor? Four bidirectional layers, width 32.
+"""Does tying change how an LSTM learns EXor? Four bidirectional layers, width 32.
 
 The main experiment with another model; 32 hidden units a direction.
 

@@ -1,4 +1,4 @@
-"""What does tying do to an LSTM on EXor? Two bidirectional layers, width 4.
+"""Does tying change how an LSTM learns EXor? Two bidirectional layers, width 4.
 
 The main experiment with another model; 8 hidden units a direction.
 

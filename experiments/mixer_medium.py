@@ -1,4 +1,4 @@
-"""What does tying do to an MLP-Mixer on EXor? Two layers, width 32.
+"""Does tying change how an MLP-Mixer learns EXor? Two layers, width 32.
 
 The main experiment with another model.
 

@@ -1,4 +1,4 @@
-"""What does tying do to an MLP-Mixer on EXor? One layer, width 4.
+"""Does tying change how an MLP-Mixer learns EXor? One layer, width 4.
 
 The main experiment with another model.
 

@@ -1,4 +1,4 @@
-"""What does tying do to a transformer on EXor? Two layers, width 32.
+"""Does tying change how a transformer learns EXor? Two layers, width 32.
 
 The main experiment with a larger model.
 

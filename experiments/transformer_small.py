@@ -1,4 +1,4 @@
-"""What does tying do to a transformer on EXor? One layer, width 4: the paper's main experiment.
+"""Does tying change how a transformer learns EXor? One layer, width 4: the paper's main experiment.
 
 Claim: X and Y (a zero, spelled 0.1 : 0.9) are semantically equivalent, but not equally likely; A
 and B (a one, 0.5 : 0.5) are both. Untied, X and Y meet in the input embedding and stay apart in the
